@@ -12,6 +12,24 @@ use std::collections::BTreeMap;
 
 /// Amounts by resource name (`cpu`, `memory`, `nvidia.com/gpu`).
 pub type ResourceList = BTreeMap<String, Quantity>;
+
+/// Reading amounts as integers; what is not listed is 0.
+pub trait Quantities {
+    /// Thousandths of `resource`.
+    fn milli(&self, resource: &str) -> i64;
+    /// Whole units of `resource`.
+    fn units(&self, resource: &str) -> i64;
+}
+
+impl Quantities for ResourceList {
+    fn milli(&self, resource: &str) -> i64 {
+        self.get(resource).map_or(0, Quantity::milli)
+    }
+    fn units(&self, resource: &str) -> i64 {
+        self.get(resource).map_or(0, Quantity::units)
+    }
+}
+
 /// Fields carried through untouched.
 pub type Other = BTreeMap<String, Value>;
 
