@@ -81,6 +81,13 @@ pub enum Launcher {
     None,
 }
 
+impl Launcher {
+    /// Whether the launcher is still to be resolved from the command.
+    pub const fn is_auto(&self) -> bool {
+        matches!(self, Self::Auto)
+    }
+}
+
 /// Members of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

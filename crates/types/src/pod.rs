@@ -511,8 +511,15 @@ pub struct LaunchSpec {
     pub slot: SlotIndex,
     /// Attempt for which the pod was created.
     pub epoch: Epoch,
+    /// How ranks are started, resolved by the operator; `Auto` leaves it to the node runtime, which looks at the
+    /// command by the same rule.
+    #[serde(skip_serializing_if = "crate::job::Launcher::is_auto")]
+    pub launcher: crate::job::Launcher,
     /// Processes that the agent starts; each gets its own rank.
     pub procs: u32,
+    /// Processes that a launcher within the command (torchrun) starts in each slot; its GPUs, else 1, when none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub procs_per_node: Option<u32>,
     /// Global rank of this slot's first process.
     pub first_rank: Rank,
     /// Number of processes in the whole gang.
