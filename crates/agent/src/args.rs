@@ -39,11 +39,16 @@ pub(crate) enum Command {
     Supervise { dir: PathBuf },
     /// Run a command beside it.
     RunBeside(RunBeside),
+    /// Find out which namespaces can be made here.
+    Probe,
 }
 
 pub(crate) fn parse(args: Vec<OsString>) -> Result<Command, Error> {
     let mut args = args.into_iter().peekable();
     let fail = |problem: String| Error::Arguments { problem };
+    if args.next_if(|arg| arg == "probe").is_some() {
+        return args.next().map_or(Ok(Command::Probe), |arg| Err(fail(format!("unknown argument {arg:?}"))));
+    }
     let beside = args.next_if(|arg| arg == "exec").is_some();
     let (mut dir, mut container, mut rank, mut terminal) = (None, None, None, Terminal::None);
     let mut argv = Vec::new();
@@ -86,6 +91,7 @@ mod tests {
     #[test]
     fn arguments_become_commands() {
         assert_eq!(parse(args(&["--dir", "/d"])).unwrap(), Command::Supervise { dir: "/d".into() });
+        assert_eq!(parse(args(&["probe"])).unwrap(), Command::Probe);
         let words =
             ["exec", "--dir", "/d", "--container", "main", "--rank", "3", "--tty", "--", "sh", "-c", "--dir"];
         assert_eq!(
@@ -105,6 +111,7 @@ mod tests {
         for (words, problem) in [
             (&[][..], "--dir is missing"),
             (&["--dir"], "--dir needs a value"),
+            (&["probe", "x"], "unknown argument \"x\""),
             (&["--dir", "/d", "--tty"], "unknown argument \"--tty\""),
             (&["exec", "--dir", "/d"], "the command is missing"),
             (&["exec", "--dir", "/d", "--rank", "x", "--", "a"], "\"x\" is not a rank"),

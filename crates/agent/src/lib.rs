@@ -24,7 +24,7 @@ pub mod launch;
 pub mod log_line;
 mod log_writer;
 mod mounts;
-mod namespaces;
+pub mod namespaces;
 mod output;
 pub mod process;
 mod progress;
@@ -115,6 +115,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         args::Command::Supervise { dir } => supervise::run(&dir).map(|()| ExitCode::SUCCESS),
         // Comes back only when the command could not be started.
         args::Command::RunBeside(request) => run_beside::run(&request),
+        args::Command::Probe => Ok(ExitCode::from(namespaces::probe().exit_code())),
     });
     outcome.unwrap_or_else(|error| {
         // Standard error is the agent's own log file, or the person who asked; nobody may read it, and that is all right.

@@ -123,7 +123,7 @@ mod tests {
     fn old_files_are_set_aside_and_the_oldest_goes() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rank-0.log");
-        let mut log = LogWriter::with_limit(path.clone(), 10);
+        let mut log = LogWriter::with_limit(path, 10);
         for n in 0..12 {
             log.append(format!("line-{n:02}\n").as_bytes(), 1, NOW);
         }

@@ -9,7 +9,6 @@ use rustix::mount::{
     MountFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_remount, unmount,
 };
 use rustix::process::{chdir, pivot_root};
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::symlink;
@@ -18,12 +17,11 @@ use std::path::{Path, PathBuf};
 /// How many entries a directory may have that gets others beside them: each is a mount of its own.
 const ENTRIES_MAX: usize = 4096;
 /// Size of a directory in memory that holds nothing but mount points.
-const SKELETON_OPTIONS: &str = "mode=0755,size=1m";
+const SKELETON_OPTIONS: &std::ffi::CStr = c"mode=0755,size=1m";
 
 pub(crate) fn execute(step: &MountStep) -> Result<(), Error> {
     match step {
         MountStep::Bind { source, target, access } => bind(source, target, *access),
-        MountStep::Memory { target, size_bytes } => memory(target, *size_bytes),
         MountStep::Extend { directory, entries, staging } if directory == Path::new("/") => {
             extend_root(entries, staging)
         }
@@ -60,14 +58,6 @@ fn make_read_only(target: &Path) -> Result<(), Error> {
     mount_remount(target, flags, c"").map_err(|e| Error::system(what(), e))
 }
 
-fn memory(target: &Path, size_bytes: Option<u64>) -> Result<(), Error> {
-    let mut options = "mode=1777".to_owned();
-    if let Some(size) = size_bytes {
-        options.push_str(&format!(",size={size}"));
-    }
-    tmpfs(target, &options)
-}
-
 fn tmpfs(target: &Path, options: &str) -> Result<(), Error> {
     let options =
         CString::new(options).map_err(|e| Error::system("write mount options", io::Error::from(e)))?;
@@ -79,7 +69,7 @@ fn tmpfs(target: &Path, options: &str) -> Result<(), Error> {
 fn extend(directory: &Path, entries: &[NewEntry], staging: &Path) -> Result<(), Error> {
     mount_bind_recursive(directory, staging)
         .map_err(|e| Error::system(format!("set {} aside", directory.display()), e))?;
-    tmpfs(directory, SKELETON_OPTIONS)?;
+    skeleton(directory)?;
     copy_entries(staging, directory, None)?;
     make_entries(directory, entries)?;
     detach(staging)?;
@@ -88,7 +78,7 @@ fn extend(directory: &Path, entries: &[NewEntry], staging: &Path) -> Result<(), 
 
 /// The root: a new one is made at `staging` and becomes the root.
 fn extend_root(entries: &[NewEntry], staging: &Path) -> Result<(), Error> {
-    tmpfs(staging, SKELETON_OPTIONS)?;
+    skeleton(staging)?;
     // The entry that holds the staging directory goes first, while there is little in it that would be bound twice.
     let first = staging.components().nth(1).map(|name| PathBuf::from(name.as_os_str()));
     copy_entries(Path::new("/"), staging, first.as_deref())?;

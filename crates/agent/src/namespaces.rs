@@ -5,13 +5,59 @@
 
 use crate::Error;
 use crate::mounts;
-use crate::spec::{MountNamespace, MountStep, Namespaces, UserNamespace};
+use crate::spec::{Access, MountNamespace, MountStep, Namespaces, UserNamespace};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{getgid, getuid};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+
+/// Which mount namespaces can be made on this machine, by this user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mounts {
+    /// Directly.
+    Direct,
+    /// In a user namespace.
+    ByUserNamespace,
+    /// None.
+    None,
+}
+
+impl Mounts {
+    /// The answer as the exit code of `agent probe`.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Direct => 0,
+            Self::ByUserNamespace => 10,
+            Self::None => 11,
+        }
+    }
+
+    /// The answer back from the exit code; anything unknown is no.
+    pub const fn from_exit_code(code: Option<i32>) -> Self {
+        match code {
+            Some(0) => Self::Direct,
+            Some(10) => Self::ByUserNamespace,
+            _ => Self::None,
+        }
+    }
+}
+
+/// Tries what containers need. The calling process is of no further use: it may have changed its namespaces.
+pub(crate) fn probe() -> Mounts {
+    for (user, answer) in
+        [(UserNamespace::Host, Mounts::Direct), (UserNamespace::Own, Mounts::ByUserNamespace)]
+    {
+        let namespaces = Namespaces { user, mount: MountNamespace::Own, ..Namespaces::default() };
+        let here = || MountStep::Bind { source: "/".into(), target: "/".into(), access: Access::ReadWrite };
+        let made = enter_pod(&namespaces).and_then(|base| base.make_container(&[here()], || ()));
+        if made.is_ok() {
+            return answer;
+        }
+    }
+    Mounts::None
+}
 
 /// Where the agent itself lives, and whether its containers live elsewhere.
 #[derive(Debug)]

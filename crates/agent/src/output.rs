@@ -237,7 +237,7 @@ mod tests {
         let exact = [long.clone(), b"\n".to_vec()].concat();
         assert_eq!(split(&[&exact]), [full(&long)]);
         let longer = [long.clone(), b"yz\n".to_vec()].concat();
-        assert_eq!(split(&[&longer]), [(Tag::Partial, long.clone()), full(b"yz")]);
+        assert_eq!(split(&[&longer]), [(Tag::Partial, long), full(b"yz")]);
     }
 
     proptest! {

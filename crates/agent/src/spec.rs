@@ -130,14 +130,6 @@ pub enum MountStep {
         /// Whether it may be written.
         access: Access,
     },
-    /// An empty file system in memory at `target`, which exists.
-    #[serde(rename_all = "camelCase")]
-    Memory {
-        /// Path in the container.
-        target: PathBuf,
-        /// Largest size in bytes; the kernel's choice when none.
-        size_bytes: Option<u64>,
-    },
     /// `directory` gets entries that it lacks, without a write to the host: in its place comes a directory in memory
     /// with the same entries, each bound, and the new ones. It cannot be written itself; its subdirectories can.
     #[serde(rename_all = "camelCase")]

@@ -11,6 +11,7 @@ use regatta_agent::cgroup::CgroupSpec;
 use regatta_agent::exit::{ContainerExit, PodExit};
 use regatta_agent::files::{self, Durability};
 use regatta_agent::launch::Launch;
+use regatta_agent::namespaces::Mounts;
 use regatta_agent::process;
 use regatta_agent::protocol::{AgentMessage, ContainerKind};
 use regatta_agent::spec::{
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         ("checkpoints_are_found", checkpoints_are_found),
         ("volumes_appear_where_they_are_mounted", volumes_appear_where_they_are_mounted),
         ("users_without_rights_have_mounts_too", users_without_rights_have_mounts_too),
+        ("namespaces_are_probed", namespaces_are_probed),
         ("memory_kill_is_told_apart", memory_kill_is_told_apart),
         ("commands_run_beside_a_rank", commands_run_beside_a_rank),
         ("one_agent_for_one_pod", one_agent_for_one_pod),
@@ -457,6 +459,15 @@ fn users_without_rights_have_mounts_too() {
     with_mounts(&mut pod);
     pod.spec.namespaces.user = UserNamespace::Own;
     check_mounts(&pod);
+}
+
+fn namespaces_are_probed() {
+    let status = Pod::new("probe").command().arg("probe").status().unwrap();
+    let answer = Mounts::from_exit_code(status.code());
+    assert_eq!(i32::from(answer.exit_code()), status.code().unwrap());
+    let with_unshare =
+        Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success());
+    assert_eq!(answer == Mounts::Direct, with_unshare, "{answer:?}");
 }
 
 fn memory_kill_is_told_apart() {
