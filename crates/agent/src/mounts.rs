@@ -58,10 +58,9 @@ fn make_read_only(target: &Path) -> Result<(), Error> {
     mount_remount(target, flags, c"").map_err(|e| Error::system(what(), e))
 }
 
-fn tmpfs(target: &Path, options: &str) -> Result<(), Error> {
-    let options =
-        CString::new(options).map_err(|e| Error::system("write mount options", io::Error::from(e)))?;
-    mount("regatta", target, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str())
+/// A directory in memory for mount points.
+fn skeleton(target: &Path) -> Result<(), Error> {
+    mount("regatta", target, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, SKELETON_OPTIONS)
         .map_err(|e| Error::system(format!("mount memory at {}", target.display()), e))
 }
 
