@@ -163,6 +163,14 @@ fn enter_mount_namespace(namespace: BorrowedFd<'_>) -> Result<(), Error> {
         .map_err(|e| Error::system("change the mount namespace", e))
 }
 
+/// Moves the calling thread into a new network namespace, in which there is only a loopback interface that is down.
+///
+/// # Errors
+/// When this user may not.
+pub fn enter_new_network() -> Result<(), Error> {
+    unshare(UnshareFlags::NEWNET, "make a network namespace")
+}
+
 /// Whether `path` is a directory, as the caller's namespace sees it.
 pub(crate) fn is_directory(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| metadata.is_dir())
