@@ -235,7 +235,7 @@ fn detect_v2(own: &str, name: &str, probe: &mut Probe) -> Option<(PathBuf, Contr
     let path = own_path(own, "").unwrap_or("/").trim_start_matches('/');
     let here = root.join(path);
     let parent = here.parent().filter(|parent| parent.starts_with(&root)).map(Path::to_owned);
-    let candidates: Vec<PathBuf> = [Some(here.clone()), parent, Some(root)].into_iter().flatten().collect();
+    let candidates: Vec<PathBuf> = [Some(here), parent, Some(root)].into_iter().flatten().collect();
     // A group with processes of its own gives its controllers to no child; the next one up may.
     let with_controllers = candidates.iter().find_map(|base| {
         let available = fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();

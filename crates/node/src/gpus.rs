@@ -60,7 +60,7 @@ fn model(name: &str) -> Option<String> {
     // A letter, then digits: a size such as 80GB begins with a digit.
     let is_model = |word: &&&str| {
         let letters = word.bytes().take_while(u8::is_ascii_alphabetic).count();
-        (1..=3).contains(&letters) && word.bytes().nth(letters).is_some_and(|byte| byte.is_ascii_digit())
+        (1..=3).contains(&letters) && word.as_bytes().get(letters).is_some_and(u8::is_ascii_digit)
     };
     words.iter().find(is_model).map(|word| word.to_lowercase())
 }

@@ -188,6 +188,7 @@ fn epoch(pod: &Pod) -> Epoch {
     text.and_then(|text| text.parse().ok()).map_or(Epoch(0), Epoch)
 }
 
+#[derive(Debug, Clone, Copy)]
 enum Ready {
     Yes,
     No(&'static str),

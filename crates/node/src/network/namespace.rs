@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 /// What the kernel calls the file system of namespaces.
-const NSFS_MAGIC: i64 = 0x6e73_6673;
+const NSFS_MAGIC: rustix::fs::FsWord = 0x6e73_6673;
 /// Name of the way out, as pods see it.
 const INTERFACE: &str = "eth0";
 /// The calling thread's own network namespace.
@@ -33,7 +33,7 @@ pub(super) fn can_be_made() -> bool {
 
 /// Whether the file is a namespace: after a restart of the machine it is only a file.
 pub(super) fn is_bound(file: &Path) -> bool {
-    statfs(file).is_ok_and(|found| i64::from(found.f_type) == NSFS_MAGIC)
+    statfs(file).is_ok_and(|found| found.f_type == NSFS_MAGIC)
 }
 
 /// Makes a network and binds it to the file.

@@ -1,6 +1,6 @@
 //! The environment of a container: what it inherits, what it is given, what it sets itself. Pure.
 
-use super::references::References;
+use super::references::{self, References};
 use crate::driver::StartFailure;
 use regatta_agent::process::POD_UID_VARIABLE;
 use regatta_types::pod::{Container, EnvVarSource, Pod};
@@ -93,7 +93,7 @@ pub(crate) fn container_env(
         ];
         for data in maps.into_iter().flatten() {
             for (key, value) in data?.into_iter().flatten() {
-                own.insert(format!("{prefix}{key}"), text(&key, value)?);
+                own.insert(format!("{prefix}{key}"), text(key, value)?);
             }
         }
     }
@@ -135,11 +135,11 @@ fn from_source(
 ) -> Result<Option<String>, StartFailure> {
     if let Some(key) = &source.secret_key_ref {
         let data = references.secret(&key.name, key.optional)?;
-        return references.value("Secret", key, data)?.map(|value| text(&key.key, value)).transpose();
+        return references::value("Secret", key, data)?.map(|value| text(&key.key, value)).transpose();
     }
     if let Some(key) = &source.config_map_key_ref {
         let data = references.config_map(&key.name, key.optional)?;
-        return references.value("ConfigMap", key, data)?.map(|value| text(&key.key, value)).transpose();
+        return references::value("ConfigMap", key, data)?.map(|value| text(&key.key, value)).transpose();
     }
     if let Some(field) = &source.field_ref {
         return pod_field(pod, &field.field_path, given).map(Some);

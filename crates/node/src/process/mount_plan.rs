@@ -233,9 +233,9 @@ mod tests {
         }
     }
 
-    fn summary(mounts: Vec<Mount>) -> Result<Vec<String>, String> {
-        let plan =
-            plan(mounts, Ability::Mounts, Path::new("/s"), &host()).map_err(|failure| failure.message)?;
+    fn summary(mounts: &[Mount]) -> Result<Vec<String>, String> {
+        let plan = plan(mounts.to_vec(), Ability::Mounts, Path::new("/s"), &host())
+            .map_err(|failure| failure.message)?;
         let steps = plan.steps.iter().map(|step| match step {
             MountStep::Bind { source, target, access } => {
                 let access = if *access == Access::ReadOnly { " ro" } else { "" };
@@ -251,9 +251,9 @@ mod tests {
         Ok(made.chain(steps).collect())
     }
 
-    fn check(mounts: Vec<Mount>, expected: &[&str]) {
+    fn check(mounts: &[Mount], expected: &[&str]) {
         assert_eq!(
-            summary(mounts.clone()).as_deref(),
+            summary(mounts).as_deref(),
             Ok(&expected.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()[..]),
             "{mounts:?}"
         );
@@ -261,10 +261,10 @@ mod tests {
 
     #[test]
     fn mount_points_are_found_or_added() {
-        check(vec![mount("/vol", "/data/sets")], &["/vol -> /data/sets"]);
-        check(vec![mount("/vol", "/ckpt")], &["/ + ckpt by /s/0", "/vol -> /ckpt"]);
+        check(&[mount("/vol", "/data/sets")], &["/vol -> /data/sets"]);
+        check(&[mount("/vol", "/ckpt")], &["/ + ckpt by /s/0", "/vol -> /ckpt"]);
         check(
-            vec![mount("/a", "/data/new/deep"), mount("/b", "/ckpt"), mount("/c", "/ckpt2")],
+            &[mount("/a", "/data/new/deep"), mount("/b", "/ckpt"), mount("/c", "/ckpt2")],
             &[
                 "/ + ckpt ckpt2 by /s/0",
                 "/data + new/deep by /s/1",
@@ -273,23 +273,23 @@ mod tests {
                 "/a -> /data/new/deep",
             ],
         );
-        check(vec![mount("/home/me/work", "/home/me/work")], &[]);
+        check(&[mount("/home/me/work", "/home/me/work")], &[]);
         let read_only = Mount { access: Access::ReadOnly, ..mount("/home/me/work", "/home/me/work") };
-        check(vec![read_only], &["/home/me/work -> /home/me/work ro"]);
+        check(&[read_only], &["/home/me/work -> /home/me/work ro"]);
     }
 
     #[test]
     fn volumes_may_lie_within_volumes() {
         let own = Mount { owner: Owner::Pod, ..mount("/pod/vol", "/ckpt") };
         check(
-            vec![mount("/data/sets", "/ckpt/in"), own],
+            &[mount("/data/sets", "/ckpt/in"), own],
             &["make /pod/vol/in", "/ + ckpt by /s/0", "/pod/vol -> /ckpt", "/data/sets -> /ckpt/in"],
         );
         check(
-            vec![mount("/home", "/work"), mount("/v", "/work/me")],
+            &[mount("/home", "/work"), mount("/v", "/work/me")],
             &["/ + work by /s/0", "/home -> /work", "/v -> /work/me"],
         );
-        let error = summary(vec![mount("/home", "/work"), mount("/v", "/work/gone")]).unwrap_err();
+        let error = summary(&[mount("/home", "/work"), mount("/v", "/work/gone")]).unwrap_err();
         assert!(error.contains("make /home/gone first"), "{error}");
     }
 
@@ -305,7 +305,7 @@ mod tests {
             (vec![mount("/v", "/etc/hosts")], "a directory cannot be mounted at /etc/hosts"),
             (vec![file], "a part of the path is a file"),
         ] {
-            let error = summary(mounts.clone()).unwrap_err();
+            let error = summary(&mounts).unwrap_err();
             assert!(error.contains(expected), "{mounts:?}: {error}");
         }
     }

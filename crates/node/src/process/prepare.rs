@@ -280,7 +280,7 @@ mod tests {
         }
     }
 
-    fn pod(spec: Value) -> Pod {
+    fn pod(spec: &Value) -> Pod {
         serde_json::from_value(json!({
             "metadata": {
                 "name": "job-worker-0-1", "namespace": "default", "uid": "u-1",
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_pod_becomes_what_its_agent_is_told() {
-        let pod = pod(json!({
+        let pod = pod(&json!({
             "nodeName": "box-1", "hostname": "job-worker-0", "terminationGracePeriodSeconds": 5,
             "volumes": [{"name": "ckpt", "hostPath": {"path": "/data"}}],
             "initContainers": [{"name": "setup", "command": ["true"]}],
@@ -357,16 +357,16 @@ mod tests {
 
     #[test]
     fn without_namespaces_nothing_is_promised() {
-        let container = |mounts: Value| {
+        let container = |mounts: &Value| {
             json!({"volumes": [{"name": "v", "hostPath": {"path": "/data"}}],
             "containers": [{"name": "main", "command": ["true"], "volumeMounts": mounts}]})
         };
-        let in_place = pod(container(json!([{"name": "v", "mountPath": "/data"}])));
+        let in_place = pod(&container(&json!([{"name": "v", "mountPath": "/data"}])));
         let prepared = prepare_with(&in_place, Mounts::None, None).unwrap();
         assert_eq!(prepared.spec.namespaces.mount, MountNamespace::Host);
         assert_eq!(prepared.spec.namespaces.hostname, None);
         assert!(!prepared.spec.containers[0].env.contains_key("CUDA_VISIBLE_DEVICES"));
-        let elsewhere = pod(container(json!([{"name": "v", "mountPath": "/ckpt"}])));
+        let elsewhere = pod(&container(&json!([{"name": "v", "mountPath": "/ckpt"}])));
         assert!(
             prepare_with(&elsewhere, Mounts::None, None)
                 .unwrap_err()
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn a_container_without_a_command_says_so() {
         let failure = prepare_with(
-            &pod(json!({"containers": [{"name": "main", "image": "busybox"}]})),
+            &pod(&json!({"containers": [{"name": "main", "image": "busybox"}]})),
             Mounts::Direct,
             None,
         )

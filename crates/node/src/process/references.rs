@@ -19,9 +19,8 @@ pub(crate) struct References {
     pub(crate) secrets: BTreeMap<String, Data>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[derive(Default)]
 struct Content {
     data: BTreeMap<String, String>,
     binary_data: BTreeMap<String, String>,
@@ -53,38 +52,31 @@ impl References {
         &self,
         name: &str,
         optional: Option<bool>,
-    ) -> Result<Option<Vec<(String, &[u8])>>, StartFailure> {
+    ) -> Result<Option<&Data>, StartFailure> {
         find("ConfigMap", &self.config_maps, name, optional)
     }
 
     /// A Secret; likewise.
-    pub(crate) fn secret(
-        &self,
-        name: &str,
-        optional: Option<bool>,
-    ) -> Result<Option<Vec<(String, &[u8])>>, StartFailure> {
+    pub(crate) fn secret(&self, name: &str, optional: Option<bool>) -> Result<Option<&Data>, StartFailure> {
         find("Secret", &self.secrets, name, optional)
     }
+}
 
-    /// One key of an object that was found by [`Self::config_map`] or [`Self::secret`].
-    #[expect(clippy::unused_self, reason = "reads like the two lookups it goes with")]
-    pub(crate) fn value<'a>(
-        &self,
-        kind: &str,
-        key: &KeySelector,
-        data: Option<Vec<(String, &'a [u8])>>,
-    ) -> Result<Option<&'a [u8]>, StartFailure> {
-        let value =
-            data.and_then(|data| data.into_iter().find(|(name, _)| *name == key.key)).map(|(_, value)| value);
-        if value.is_none() && key.optional != Some(true) {
-            let message = format!(
-                "{kind} {:?} has no key {:?}; add it, or mark the reference as optional",
-                key.name, key.key
-            );
-            return Err(StartFailure::refused("CreateContainerConfigError", message));
-        }
-        Ok(value)
+/// One key of an object; none when it may be missing and is.
+pub(crate) fn value<'a>(
+    kind: &str,
+    key: &KeySelector,
+    data: Option<&'a Data>,
+) -> Result<Option<&'a [u8]>, StartFailure> {
+    let value = data.and_then(|data| data.get(&key.key)).map(Vec::as_slice);
+    if value.is_none() && key.optional != Some(true) {
+        let message = format!(
+            "{kind} {:?} has no key {:?}; add it, or mark the reference as optional",
+            key.name, key.key
+        );
+        return Err(StartFailure::refused("CreateContainerConfigError", message));
     }
+    Ok(value)
 }
 
 fn find<'a>(
@@ -92,16 +84,15 @@ fn find<'a>(
     objects: &'a BTreeMap<String, Data>,
     name: &str,
     optional: Option<bool>,
-) -> Result<Option<Vec<(String, &'a [u8])>>, StartFailure> {
+) -> Result<Option<&'a Data>, StartFailure> {
     match objects.get(name) {
-        Some(data) => Ok(Some(data.iter().map(|(key, value)| (key.clone(), value.as_slice())).collect())),
-        None if optional == Some(true) => Ok(None),
-        None => {
+        None if optional != Some(true) => {
             let message = format!(
                 "{kind} {name:?} does not exist in the pod's namespace; create it, or mark the reference as optional"
             );
             Err(StartFailure::refused("CreateContainerConfigError", message))
         }
+        found => Ok(found),
     }
 }
 

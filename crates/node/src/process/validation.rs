@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn pod(spec: Value) -> Pod {
+    fn pod(spec: &Value) -> Pod {
         serde_json::from_value(json!({"spec": spec})).unwrap()
     }
 
@@ -158,10 +158,10 @@ mod tests {
             ),
             (with(json!({"name": "main-1", "volumeMounts": [{"name": "v", "mountPath": "/ckpt"}]})), None),
         ] {
-            let outcome = check(&pod(spec.clone())).err();
+            let outcome = check(&pod(&spec)).err();
             match expected {
                 Some(part) => {
-                    assert!(outcome.as_ref().is_some_and(|text| text.contains(part)), "{spec}: {outcome:?}")
+                    assert!(outcome.as_ref().is_some_and(|text| text.contains(part)), "{spec}: {outcome:?}");
                 }
                 None => assert_eq!(outcome, None, "{spec}"),
             }
@@ -170,26 +170,26 @@ mod tests {
 
     #[test]
     fn without_namespaces_volumes_stay_in_place() {
-        let spec = |mount: Value| {
-            pod(json!({
+        let spec = |mount: &Value| {
+            pod(&json!({
                 "volumes": [{"name": "v", "hostPath": {"path": "/data"}}, {"name": "e", "emptyDir": {}}],
                 "containers": [{"name": "a", "volumeMounts": [mount]}],
             }))
         };
-        assert_eq!(check_in_place(&spec(json!({"name": "v", "mountPath": "/data"}))), Ok(()));
+        assert_eq!(check_in_place(&spec(&json!({"name": "v", "mountPath": "/data"}))), Ok(()));
         for mount in [
             json!({"name": "v", "mountPath": "/ckpt"}),
             json!({"name": "v", "mountPath": "/data", "readOnly": true}),
             json!({"name": "v", "mountPath": "/data", "subPath": "x"}),
             json!({"name": "e", "mountPath": "/scratch"}),
         ] {
-            assert!(check_in_place(&spec(mount.clone())).unwrap_err().contains("run it as root"), "{mount}");
+            assert!(check_in_place(&spec(&mount)).unwrap_err().contains("run it as root"), "{mount}");
         }
     }
 
     #[test]
     fn ports_are_declared_or_set() {
-        let pod = pod(json!({"containers": [
+        let pod = pod(&json!({"containers": [
             {"name": "a", "ports": [{"containerPort": 8080}, {"containerPort": 29500}],
              "env": [{"name": "MASTER_PORT", "value": "29500"}, {"name": "PORT", "value": "1"}]},
             {"name": "b", "env": [{"name": "PET_MASTER_PORT", "value": "x"}]},

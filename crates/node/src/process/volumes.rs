@@ -1,7 +1,7 @@
 //! Volumes: from what a pod declares to files and directories on this machine. Pure.
 
 use super::mount_plan::{Mount, Owner};
-use super::references::References;
+use super::references::{Data, References};
 use crate::driver::StartFailure;
 use regatta_agent::spec::{Access, EntryKind};
 use regatta_types::pod::{Container, HostPath, KeyToPath, Pod, Volume};
@@ -104,14 +104,14 @@ fn source(
         return host_source(&volume.name, host);
     }
     if let Some(map) = &volume.config_map {
-        let data = references.config_map(&map.name, map.optional)?.unwrap_or_default();
+        let data = references.config_map(&map.name, map.optional)?;
         let path = places.disk.join(&volume.name);
         let mode = map.default_mode.unwrap_or(CONFIG_MAP_MODE);
         keys_as_files(
             &path,
             "ConfigMap",
             &map.name,
-            &data,
+            data,
             &map.items,
             (DIRECTORY_MODE, mode),
             map.optional,
@@ -120,7 +120,7 @@ fn source(
         return Ok(own(path));
     }
     if let Some(secret) = &volume.secret {
-        let data = references.secret(&secret.secret_name, secret.optional)?.unwrap_or_default();
+        let data = references.secret(&secret.secret_name, secret.optional)?;
         let path = places.memory.join(&volume.name);
         let mode = secret.default_mode.unwrap_or(SECRET_MODE);
         let modes = (SECRET_DIRECTORY_MODE, mode);
@@ -128,7 +128,7 @@ fn source(
             &path,
             "Secret",
             &secret.secret_name,
-            &data,
+            data,
             &secret.items,
             modes,
             secret.optional,
@@ -167,7 +167,7 @@ fn keys_as_files(
     root: &Path,
     kind: &str,
     name: &str,
-    data: &[(String, &[u8])],
+    data: Option<&Data>,
     items: &[KeyToPath],
     (directory_mode, mode): (u32, u32),
     optional: Option<bool>,
@@ -175,13 +175,13 @@ fn keys_as_files(
 ) -> Result<(), StartFailure> {
     make.directories.push((root.to_owned(), directory_mode));
     if items.is_empty() {
-        for (key, value) in data {
-            make.files.push(FileToMake { path: root.join(key), content: value.to_vec(), mode });
+        for (key, value) in data.into_iter().flatten() {
+            make.files.push(FileToMake { path: root.join(key), content: value.clone(), mode });
         }
         return Ok(());
     }
     for item in items {
-        let Some((_, value)) = data.iter().find(|(key, _)| *key == item.key) else {
+        let Some(value) = data.and_then(|data| data.get(&item.key)) else {
             if optional == Some(true) {
                 continue;
             }
@@ -198,7 +198,7 @@ fn keys_as_files(
         }
         make.files.push(FileToMake {
             path: root.join(path),
-            content: value.to_vec(),
+            content: value.clone(),
             mode: item.mode.unwrap_or(mode),
         });
     }
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn pod(volumes: serde_json::Value, mounts: serde_json::Value) -> Pod {
+    fn pod(volumes: &serde_json::Value, mounts: &serde_json::Value) -> Pod {
         serde_json::from_value(json!({"spec": {
             "volumes": volumes,
             "containers": [{"name": "main", "volumeMounts": mounts}],
@@ -277,8 +277,8 @@ mod tests {
     }
 
     fn resolve(
-        volumes: serde_json::Value,
-        mounts_json: serde_json::Value,
+        volumes: &serde_json::Value,
+        mounts_json: &serde_json::Value,
     ) -> Result<(Vec<Mount>, ToMake), String> {
         let pod = pod(volumes, mounts_json);
         let places = Places { disk: "/d".into(), memory: "/m".into() };
@@ -303,7 +303,7 @@ mod tests {
             {"name": "map", "mountPath": "/etc/a.yaml", "subPath": "a.yaml"},
             {"name": "secret", "mountPath": "/keys"},
         ]);
-        let (mounts, make) = resolve(volumes, mounts).unwrap();
+        let (mounts, make) = resolve(&volumes, &mounts).unwrap();
         let sources: Vec<_> =
             mounts.iter().map(|m| (m.source.to_str().unwrap(), m.kind, m.access, m.owner)).collect();
         assert_eq!(
@@ -363,7 +363,7 @@ mod tests {
                 "leads out of it",
             ),
         ] {
-            let error = resolve(volumes.clone(), mounts).unwrap_err();
+            let error = resolve(&volumes, &mounts).unwrap_err();
             assert!(error.contains(expected), "{volumes}: {error}");
         }
     }
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn an_optional_source_may_be_missing() {
         let volumes = json!([{"name": "v", "secret": {"secretName": "gone", "optional": true}}]);
-        let (_, make) = resolve(volumes, json!([])).unwrap();
+        let (_, make) = resolve(&volumes, &json!([])).unwrap();
         assert_eq!((make.directories.len(), make.files.len()), (1, 0));
     }
 }
