@@ -1,0 +1,6 @@
+//! The store from outside: against a model, across crashes, under concurrency.
+
+mod common;
+mod concurrency;
+mod crash;
+mod model;
