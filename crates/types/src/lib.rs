@@ -21,6 +21,7 @@ pub mod evidence;
 pub mod id;
 pub mod job;
 pub mod labels;
+pub mod launch;
 pub mod meta;
 pub mod node;
 pub mod pod;
@@ -35,7 +36,7 @@ pub mod time;
 
 pub use clock::{Clock, SystemClock};
 pub use id::{Epoch, Incarnation, Rank, SlotIndex, Uid};
-pub use meta::ObjectMeta;
+pub use meta::{ObjectMeta, OwnerReference};
 pub use quantity::Quantity;
 pub use resource::{ObjectRef, Resource, Scope};
 pub use time::Timestamp;

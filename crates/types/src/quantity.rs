@@ -191,7 +191,9 @@ impl<'de> Deserialize<'de> for Quantity {
                 Ok(Quantity::from_units(value))
             }
             fn visit_u64<E: de::Error>(self, value: u64) -> Result<Quantity, E> {
-                i64::try_from(value).map(Quantity::from_units).map_err(|_| E::custom("the quantity is too large"))
+                i64::try_from(value)
+                    .map(Quantity::from_units)
+                    .map_err(|_| E::custom("the quantity is too large"))
             }
             fn visit_f64<E: de::Error>(self, value: f64) -> Result<Quantity, E> {
                 value.to_string().parse().map_err(E::custom)
@@ -243,7 +245,9 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_a_quantity() {
-        for text in ["", "Gi", "1.2.3", "1X", "1 Gi", "--1", "1e", "99999999999999999999999999999999999999999"] {
+        for text in
+            ["", "Gi", "1.2.3", "1X", "1 Gi", "--1", "1e", "99999999999999999999999999999999999999999"]
+        {
             assert!(text.parse::<Quantity>().is_err(), "{text}");
         }
     }

@@ -88,7 +88,10 @@ mod tests {
             assert_eq!(Timestamp::parse(text), Some(Timestamp::from_unix_ms(ms)), "{text}");
             assert_eq!(Timestamp::from_unix_ms(ms).to_string(), text);
         }
-        assert_eq!(Timestamp::parse("2026-11-30T13:00:00.000001+01:00"), Timestamp::parse("2026-11-30T12:00:00Z"));
+        assert_eq!(
+            Timestamp::parse("2026-11-30T13:00:00.000001+01:00"),
+            Timestamp::parse("2026-11-30T12:00:00Z")
+        );
         assert_eq!(Timestamp::parse("yesterday"), None);
     }
 }

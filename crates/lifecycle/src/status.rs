@@ -1,0 +1,91 @@
+//! Small changes to a status that several decisions share.
+
+use crate::step::Inputs;
+use regatta_types::Timestamp;
+use regatta_types::conditions::{self, Condition};
+use regatta_types::evidence::Checkpoint;
+use regatta_types::job::{EPOCHS_KEPT_MAX, EpochRecord, JobPhase, JobStatus};
+
+/// How many checkpoints the status lists.
+pub(crate) const CHECKPOINTS_KEPT_MAX: usize = 10;
+/// How many unreadable checkpoints the status remembers; a failure because of one more is an ordinary failure.
+const BAD_CHECKPOINTS_KEPT_MAX: usize = 50;
+
+/// Sets a condition to true or false.
+pub(crate) fn set_condition(
+    status: &mut JobStatus,
+    type_: &str,
+    holds: Holds,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) {
+    let condition = Condition {
+        type_: type_.to_owned(),
+        status: if holds == Holds::Yes { "True" } else { "False" }.to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        last_transition_time: now,
+    };
+    conditions::set(&mut status.conditions, condition);
+}
+
+/// Whether a condition holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holds {
+    Yes,
+    No,
+}
+
+/// Moves to `phase` and keeps the `Running` condition in step.
+pub(crate) fn enter(status: &mut JobStatus, phase: JobPhase, now: Timestamp) {
+    status.phase = phase;
+    let runs = if phase == JobPhase::Running { Holds::Yes } else { Holds::No };
+    let known = status.conditions.iter().any(|condition| condition.type_ == conditions::RUNNING);
+    if known || runs == Holds::Yes {
+        set_condition(status, conditions::RUNNING, runs, phase.as_str(), "", now);
+    }
+}
+
+/// The record of the current attempt.
+pub(crate) fn current(status: &mut JobStatus) -> Option<&mut EpochRecord> {
+    let epoch = status.epoch;
+    status.epochs.last_mut().filter(|record| record.epoch == epoch)
+}
+
+/// Appends the record of a new attempt and forgets the oldest one beyond the limit.
+pub(crate) fn push_epoch(status: &mut JobStatus, record: EpochRecord) {
+    status.epochs.push(record);
+    if status.epochs.len() > EPOCHS_KEPT_MAX {
+        status.epochs.remove(0);
+    }
+}
+
+/// Takes in all that is known of checkpoints: what ranks reported and what agents found at the end of pods.
+pub(crate) fn merge_checkpoints(status: &mut JobStatus, inputs: &Inputs<'_>) {
+    let records = || inputs.pods.iter().flat_map(|pod| pod.records());
+    let bad = records().flat_map(|record| &record.bad_checkpoints).chain(inputs.bad_checkpoints);
+    for path in bad {
+        let room = status.bad_checkpoints.len() < BAD_CHECKPOINTS_KEPT_MAX;
+        if room && !status.bad_checkpoints.contains(path) {
+            status.bad_checkpoints.push(path.clone());
+        }
+    }
+    let mut all: Vec<Checkpoint> = status.checkpoints.clone();
+    all.extend(inputs.pods.iter().flat_map(|pod| pod.checkpoints()).chain(inputs.checkpoints).cloned());
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    all.dedup();
+    all.truncate(CHECKPOINTS_KEPT_MAX);
+    status.checkpoints = all;
+    status.checkpoint = crate::verdict::resume_from(status);
+}
+
+/// The last step that anybody has reported in the current attempt.
+pub(crate) fn last_step(inputs: &Inputs<'_>, pods: &[&crate::facts::PodFacts]) -> Option<u64> {
+    let epoch = inputs.job.status.epoch;
+    let live = inputs.progress.filter(|progress| progress.epoch == epoch).map(|progress| progress.step);
+    let stored =
+        inputs.job.status.progress.as_ref().filter(|progress| progress.epoch == epoch).map(|p| p.step);
+    let recorded = pods.iter().flat_map(|pod| pod.records()).filter_map(|record| record.last_step).max();
+    live.max(stored).max(recorded)
+}
