@@ -195,3 +195,84 @@ impl Driver for FakeDriver {
         Err(Error::NoProcesses)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Retry;
+    use regatta_types::Timestamp;
+    use serde_json::json;
+
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_unix_ms(7)
+        }
+        fn monotonic_ms(&self) -> u64 {
+            0
+        }
+    }
+
+    fn pod() -> Arc<Pod> {
+        let launch = json!({"job": "j", "procs": 2, "firstRank": 4, "epoch": 3}).to_string();
+        let pod = json!({
+            "metadata": {"name": "p", "uid": "u", "annotations": {(labels::LAUNCH): launch}},
+            "spec": {"containers": [{"name": "main"}]},
+        });
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    /// Runs one pod with a sleep that notes how long it was, and is over at once.
+    async fn live(script: Script, stop: Option<u64>) -> (PodExit, Vec<u64>) {
+        let slept = Arc::new(Mutex::new(Vec::new()));
+        let notes = slept.clone();
+        let sleep: Sleep = Arc::new(move |ms| {
+            lock(&notes).push(ms);
+            Box::pin(std::future::ready(()))
+        });
+        let (observed, mut observations) = mpsc::channel(8);
+        let driver = FakeDriver::new(Arc::new(move |_| script.clone()), Arc::new(Still), sleep, observed);
+        driver.start(pod()).await.unwrap();
+        assert!(matches!(observations.recv().await.unwrap().fact, Fact::Pulse(_)));
+        if let Some(grace_ms) = stop {
+            driver.stop(&Uid::from("u"), grace_ms).await;
+        }
+        let Fact::Ended(PodEnd::Exit(exit)) = observations.recv().await.unwrap().fact else {
+            panic!("it ends")
+        };
+        assert_eq!(driver.running(), Vec::<Uid>::new());
+        let slept = lock(&slept).clone();
+        (exit, slept)
+    }
+
+    #[tokio::test]
+    async fn pods_do_what_their_script_says() {
+        let (exit, slept) = live(Script::Run { for_ms: 5_000, end: ProcessEnd::Exited(3) }, None).await;
+        assert_eq!(slept, [5_000]);
+        let main = &exit.containers[0];
+        assert_eq!(
+            (main.end, main.reason.as_str(), main.record.epoch.0),
+            (ProcessEnd::Exited(3), "Error", 3)
+        );
+        let ranks: Vec<u32> = main.record.ranks.iter().map(|rank| rank.rank.0).collect();
+        assert_eq!(ranks, [4, 5]);
+
+        for (stop_ms, grace_ms, slept_ms, signal) in [(100, 9_000, 100, 15), (9_000, 100, 100, 9)] {
+            let (exit, slept) = live(Script::UntilStopped { stop_ms }, Some(grace_ms)).await;
+            assert_eq!((slept, exit.containers[0].end), (vec![slept_ms], ProcessEnd::Signaled(signal)));
+            assert!(exit.containers[0].record.stop_requested);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pod_may_fail_to_start() {
+        let failure = StartFailure::passing("NoSpace", "the disk is full");
+        assert_eq!(failure.retry, Retry::Later);
+        let (observed, _observations) = mpsc::channel(1);
+        let script = Script::FailToStart(failure.clone());
+        let sleep: Sleep = Arc::new(|_| Box::pin(std::future::pending()));
+        let driver = FakeDriver::new(Arc::new(move |_| script.clone()), Arc::new(Still), sleep, observed);
+        assert_eq!(driver.start(pod()).await, Err(failure));
+    }
+}

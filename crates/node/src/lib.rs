@@ -7,6 +7,9 @@
 //! The crate deliberately knows nothing of jobs beyond the launch facts in a pod's annotation, nothing of queues, and
 //! nothing of the planner: a pod is its business once it is bound to a node.
 //!
+//! It restarts nothing: a pod of a job is restarted by the job's lifecycle, which is the only one to do so, and a pod
+//! without a job runs once, whatever its restart policy says.
+//!
 //! Where to start reading: [`api`] (what it is asked), [`machine`] (what is decided for one pod), [`driver`] (the line
 //! between deciding and doing), `process` (doing it with real processes), [`fake`] (doing it with none).
 //!

@@ -41,6 +41,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use tokio::net::UnixListener;
@@ -185,12 +186,6 @@ impl ProcessDriver {
             let end = end.unwrap_or_else(|panic| {
                 PodEnd::Lost(me.lost("AgentLost", &format!("its end could not be read: {panic}")))
             });
-            lock(&me.ledger).release(&uid);
-            if let Some(live) = lock(&me.live).get_mut(&uid) {
-                live.agent = None;
-                // A port of the host is free with the processes that had it.
-                live.record.host_ports.clear();
-            }
             let _ = me.observed.send(Observation { uid, fact: Fact::Ended(end) }).await;
         });
     }
@@ -214,7 +209,27 @@ impl ProcessDriver {
             }
         };
         self.cgroups.remove(uid.as_str());
+        self.tidy(uid);
         end
+    }
+
+    /// A pod has ended: its network, its ports and its volumes go; what is known of it stays until its object goes.
+    fn tidy(&self, uid: &Uid) {
+        lock(&self.ledger).release(uid);
+        let network = lock(&self.live).get_mut(uid).map(|live| {
+            live.agent = None;
+            live.record.host_ports.clear();
+            live.record.network.clone()
+        });
+        if let Some(network) = network {
+            self.network.release(&network, uid);
+        }
+        let dir = self.layout.pod(uid);
+        let of_processes = ["home", "tmp", "volumes", "staging"].map(|name| dir.join(name));
+        of_processes
+            .iter()
+            .chain([&self.layout.pod_memory(uid)])
+            .for_each(|directory| remove_directory(directory));
     }
 
     fn lost(&self, reason: &'static str, message: &str) -> Lost {
@@ -229,13 +244,16 @@ impl ProcessDriver {
         if let Some(live) = live {
             self.network.release(&live.record.network, uid);
         }
-        for directory in [self.layout.pod_memory(uid), self.layout.pod(uid)] {
-            if let Err(error) = std::fs::remove_dir_all(&directory)
-                && error.kind() != std::io::ErrorKind::NotFound
-            {
-                tracing::warn!(%error, directory = %directory.display(), "what belonged to a pod cannot be removed");
-            }
-        }
+        remove_directory(&self.layout.pod_memory(uid));
+        remove_directory(&self.layout.pod(uid));
+    }
+}
+
+fn remove_directory(directory: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(directory)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, directory = %directory.display(), "what belonged to a pod cannot be removed");
     }
 }
 

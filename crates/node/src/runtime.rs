@@ -322,8 +322,8 @@ impl Dispatcher {
     fn observe(&mut self, observation: Observation) {
         let Some(handle) = self.handles.get(&observation.uid) else { return };
         handle.facts.send_if_modified(|fact| {
-            // The end is the last word.
-            if matches!(fact, Some(Fact::Ended(_))) {
+            // The end is the last word, and what is known already is no news.
+            if matches!(fact, Some(Fact::Ended(_))) || *fact == Some(observation.fact.clone()) {
                 return false;
             }
             *fact = Some(observation.fact);

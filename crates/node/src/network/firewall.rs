@@ -27,7 +27,11 @@ impl Firewall {
     /// The one that this machine has.
     pub(super) fn find(tag: &str) -> Option<Self> {
         let nft = find_program("nft").map(Tool::Nft);
-        let tool = nft.or_else(|| find_program("iptables").map(Tool::Iptables))?;
+        let iptables = find_program("iptables");
+        // Where somebody's rules for iptables forward nothing by default, only a rule among them lets jobs through.
+        let drops = iptables.as_ref().is_some_and(|iptables| drops_forwarded(iptables));
+        let iptables = iptables.map(Tool::Iptables);
+        let tool = if drops { iptables } else { nft.or(iptables) }?;
         Some(Self { tool, name: format!("regatta_{tag}") })
     }
 
@@ -89,6 +93,11 @@ fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(SYSTEM_DIRECTORIES.iter().map(PathBuf::from));
     directories.map(|directory| directory.join(name)).find(|program| program.is_file())
+}
+
+fn drops_forwarded(iptables: &Path) -> bool {
+    let listed = Command::new(iptables).args(["-w", "-S", "FORWARD"]).stdin(Stdio::null()).output();
+    listed.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("-P FORWARD DROP"))
 }
 
 /// The whole table at once: what was in it before is replaced.

@@ -51,7 +51,9 @@ impl ProcessDriver {
             let uid = Uid(entry.file_name().to_string_lossy().into_owned());
             match self.find_pod(&uid) {
                 Some(pod) => {
-                    self.network.adopt(&pod.record.network, &uid);
+                    if matches!(pod.fate, Fate::Runs(_)) {
+                        self.network.adopt(&pod.record.network, &uid);
+                    }
                     found.push(pod);
                 }
                 None => self.remove_all(&uid),
@@ -69,6 +71,7 @@ impl ProcessDriver {
         let fate = match read::<PodExit>(&dir, files::EXIT) {
             Some(exit) => {
                 self.cgroups.remove(uid.as_str());
+                self.tidy(uid);
                 Fate::Ended(PodEnd::Exit(exit))
             }
             None => self.fate(uid, &identity),
@@ -96,6 +99,7 @@ impl ProcessDriver {
                 Fate::Ended(self.find_end(uid))
             }
             Liveness::Rebooted => {
+                self.tidy(uid);
                 let lost = self.lost("NodeRebooted", "the machine was restarted while the pod ran");
                 Fate::Ended(PodEnd::Lost(lost))
             }

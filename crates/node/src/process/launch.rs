@@ -5,6 +5,7 @@ use crate::network::Attachment;
 use regatta_agent::launch::Launch;
 use regatta_types::job::Launcher;
 use regatta_types::labels;
+use regatta_types::launch::{self, Distributed};
 use regatta_types::pod::{LaunchSpec, Pod};
 
 /// Most processes that one pod may start.
@@ -66,66 +67,17 @@ pub(crate) fn launch(
     }
 }
 
-/// The rule for `Auto`: torchrun's variables for torchrun, those of plain ranks otherwise; none for a lone process that
-/// has no GPU.
+/// What `Auto` means here: the rule is shared with the operator.
 fn resolve(argv: &[String], facts: &LaunchSpec, gpus: u32) -> Launcher {
-    let distributed = gpus > 0 || facts.procs > 1 || facts.procs_per_node.is_some() || facts.hosts.len() > 1;
-    match (distributed, is_torchrun(argv)) {
-        (false, _) => Launcher::None,
-        (true, true) => Launcher::Torchrun,
-        (true, false) => Launcher::Ranks,
-    }
-}
-
-/// Whether the command starts its ranks by itself, as torchrun does.
-fn is_torchrun(argv: &[String]) -> bool {
-    let words: Vec<&str> = argv.iter().map(String::as_str).collect();
-    if let [shell, "-c", script, ..] = words.as_slice()
-        && matches!(program(shell), "sh" | "bash" | "dash" | "zsh")
-    {
-        let script = script.trim_start();
-        let script = script.strip_prefix("exec ").unwrap_or(script);
-        let words: Vec<String> = script.split_whitespace().map(str::to_owned).collect();
-        return is_torchrun(&words);
-    }
-    match words.as_slice() {
-        [first, ..] if program(first) == "torchrun" => true,
-        [first, "launch", ..] => program(first) == "accelerate",
-        [first, rest @ ..] if program(first).starts_with("python") => rest.windows(2).any(|pair| {
-            pair[0] == "-m" && matches!(pair[1], "torch.distributed.run" | "torch.distributed.launch")
-        }),
-        _ => false,
-    }
-}
-
-fn program(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
+    let several = gpus > 0 || facts.procs > 1 || facts.procs_per_node.is_some() || facts.hosts.len() > 1;
+    let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+    launch::resolve(Launcher::Auto, &argv, if several { Distributed::Yes } else { Distributed::No })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use regatta_types::SlotIndex;
-
-    #[test]
-    fn commands_that_start_their_own_ranks_are_known() {
-        for (command, expected) in [
-            ("torchrun train.py", true),
-            ("/opt/venv/bin/torchrun --nnodes 2 train.py", true),
-            ("python3 -m torch.distributed.run train.py", true),
-            ("python -u -m torch.distributed.launch train.py", true),
-            ("accelerate launch train.py", true),
-            ("accelerate config", false),
-            ("python train.py", false),
-            ("python train.py torchrun", false),
-            ("", false),
-        ] {
-            let argv: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
-            assert_eq!(is_torchrun(&argv), expected, "{command}");
-            let shell = ["/bin/sh".to_owned(), "-c".to_owned(), format!("exec {command}")];
-            assert_eq!(is_torchrun(&shell), expected, "sh -c {command}");
-        }
-    }
 
     #[test]
     fn variables_are_for_those_who_are_many() {

@@ -5,8 +5,8 @@ use super::mount_plan;
 use super::volumes;
 use crate::runtime::lock;
 use regatta_agent::namespaces::Mounts;
-use regatta_types::Uid;
 use regatta_types::pod::{Container, Pod};
+use regatta_types::{Quantity, Uid, labels};
 use std::path::Path;
 
 impl ProcessDriver {
@@ -66,6 +66,13 @@ pub(super) fn check(pod: &Pod) -> Result<(), String> {
         }
         if !names.insert(&container.name) {
             return Err(format!("two containers have the name {:?}", container.name));
+        }
+        let gpus = container.resources.request(labels::GPU_RESOURCE).map_or(0, Quantity::milli);
+        if gpus < 0 || gpus % 1000 != 0 {
+            return Err(format!(
+                "container {:?} asks for a part of a GPU; GPUs are given whole: ask for 1 or more",
+                container.name
+            ));
         }
         for mount in &container.volume_mounts {
             mount_plan::check_target(Path::new(&mount.mount_path)).map_err(|failure| failure.message)?;
@@ -155,6 +162,10 @@ mod tests {
             (
                 with(json!({"name": "a", "volumeMounts": [{"name": "v", "mountPath": "/proc"}]})),
                 Some("belongs to the system"),
+            ),
+            (
+                with(json!({"name": "a", "resources": {"limits": {"nvidia.com/gpu": "500m"}}})),
+                Some("a part of a GPU"),
             ),
             (with(json!({"name": "main-1", "volumeMounts": [{"name": "v", "mountPath": "/ckpt"}]})), None),
         ] {

@@ -106,7 +106,7 @@ fn run(seed: u64, crash_after: u64, operations: &[Operation]) {
             Operation::Put(name) => model.commit(&store, &[NAMES[name]], Durability::Synced),
             Operation::Lazy(name) => model.commit(&store, &[NAMES[name]], Durability::Lazy),
             Operation::Both(a, b) if a != b => {
-                model.commit(&store, &[NAMES[a], NAMES[b]], Durability::Synced)
+                model.commit(&store, &[NAMES[a], NAMES[b]], Durability::Synced);
             }
             Operation::Both(..) => {}
             Operation::Delete(name) => model.delete(&store, NAMES[name]),

@@ -51,7 +51,7 @@ impl Model {
         match *operation {
             Operation::Put(name, value) => self.put(store, &[(NAMES[name], value)]),
             Operation::Both(a, b, value) if a != b => {
-                self.put(store, &[(NAMES[a], value), (NAMES[b], value ^ 1)])
+                self.put(store, &[(NAMES[a], value), (NAMES[b], value ^ 1)]);
             }
             Operation::Both(..) | Operation::Reopen => {}
             Operation::Delete(name) => {
