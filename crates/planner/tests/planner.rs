@@ -1,6 +1,10 @@
 //! The planner from outside: scenarios, and properties over random histories.
 
-#![expect(clippy::panic, reason = "these are tests; the lints know only functions marked as such")]
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "these are tests; the lints know only functions marked as such"
+)]
 
 use proptest::prelude::*;
 use regatta_planner::{

@@ -1,0 +1,106 @@
+//! Answers "what would happen": the planner asked without changing anything.
+
+use crate::core::{Core, Key};
+use crate::planning::gang_of_job;
+use regatta_planner::Preview;
+use regatta_types::job::{Job, JobPhase, JobSpec, SlotPlacement};
+use regatta_types::pod::ResourceTotals;
+use regatta_types::preview::{JobPreview, JobPreviewStatus, Verdict};
+use regatta_types::{Incarnation, ObjectMeta, Timestamp};
+
+impl Core {
+    /// The answer to `preview`, asked in `namespace` at `now`.
+    pub fn preview(&self, namespace: &str, preview: &JobPreview, now: Timestamp) -> JobPreviewStatus {
+        let key = Key::new(namespace, &preview.metadata.name);
+        match (&preview.spec.job, self.job(&key)) {
+            (Some(spec), _) => self.preview_spec(namespace, &preview.metadata, spec, now),
+            (None, Some(job)) => self.preview_job(&key, job),
+            (None, None) => JobPreviewStatus {
+                verdict: Verdict::Refused,
+                message: format!("there is no job {key}; `regatta ps` lists the jobs there are"),
+                ..JobPreviewStatus::default()
+            },
+        }
+    }
+
+    fn preview_spec(
+        &self,
+        namespace: &str,
+        meta: &ObjectMeta,
+        spec: &JobSpec,
+        now: Timestamp,
+    ) -> JobPreviewStatus {
+        let meta = ObjectMeta {
+            namespace: Some(namespace.to_owned()),
+            uid: Some("preview".into()),
+            creation_timestamp: Some(now),
+            ..meta.clone()
+        };
+        let gang = gang_of_job(&meta, spec);
+        let mut status = JobPreviewStatus { gpus: gpus(spec), ..JobPreviewStatus::default() };
+        match self.planning.world.preview(&gang) {
+            Preview::Starts { placement } => {
+                status.verdict = Verdict::Starts;
+                status.message = "starts now".to_owned();
+                self.price(&mut status, spec, placement.first().map(|slot| slot.node.as_str()));
+                let slots = placement.into_iter().map(|slot| SlotPlacement {
+                    role: slot.role,
+                    slot: slot.slot,
+                    node: slot.node,
+                    incarnation: Incarnation(1),
+                });
+                status.placement = slots.collect();
+            }
+            Preview::Waits(verdict) => {
+                status.verdict = Verdict::Waits;
+                status.reason = Some(verdict.reason);
+                status.message = verdict.message;
+                status.ahead = self.waiting_in(&gang.queue);
+            }
+            Preview::Impossible(verdict) => {
+                status.verdict = Verdict::Refused;
+                status.message = verdict.to_string();
+            }
+        }
+        status
+    }
+
+    fn preview_job(&self, key: &Key, job: &Job) -> JobPreviewStatus {
+        let mut status = JobPreviewStatus { gpus: gpus(&job.spec), ..JobPreviewStatus::default() };
+        if job.status.phase.holds_resources() {
+            status.verdict = Verdict::Runs;
+            status.placement.clone_from(&job.status.placement);
+            status.message = format!("{} in epoch {}", job.status.phase.as_str(), job.status.epoch);
+            self.price(&mut status, &job.spec, job.status.placement.first().map(|slot| slot.node.as_str()));
+        } else if job.status.phase.is_terminal() || job.status.phase == JobPhase::Suspended {
+            status.verdict = Verdict::Refused;
+            status.message = format!("{}: {}", job.status.phase.as_str(), job.status.message);
+        } else if let Some(verdict) = self.verdict(key) {
+            status.reason = Some(verdict.reason);
+            status.message.clone_from(&verdict.message);
+            status.ahead = self.waiting_in(job.queue()).saturating_sub(1);
+        } else if let Some(waiting) = &job.status.waiting {
+            status.reason = Some(waiting.reason);
+            status.message.clone_from(&waiting.message);
+        } else {
+            status.message = "it has not been planned yet".to_owned();
+        }
+        status
+    }
+
+    fn price(&self, status: &mut JobPreviewStatus, spec: &JobSpec, node: Option<&str>) {
+        let Some(prices) = node.and_then(|node| self.prices_on(node)) else { return };
+        let cpu_milli: i64 = totals(spec).map(|(count, each)| count * each.cpu_milli).sum();
+        let micros = status.gpus * prices.gpu_hour_micros + cpu_milli * prices.cpu_hour_micros / 1000;
+        status.price_per_hour_micros = Some(micros);
+        status.currency = Some(prices.currency);
+    }
+}
+
+fn totals(spec: &JobSpec) -> impl Iterator<Item = (i64, ResourceTotals)> {
+    spec.roles.iter().map(|role| (i64::from(role.replicas), ResourceTotals::of(&role.template.spec)))
+}
+
+fn gpus(spec: &JobSpec) -> i64 {
+    totals(spec).map(|(count, each)| count * each.gpu_milli).sum::<i64>() / 1000
+}
