@@ -88,6 +88,7 @@ pub struct Observation {
 
 /// Something that happened.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is handed on once and never kept")]
 pub enum Input {
     /// Jobs changed.
     Jobs(Change<Job>),

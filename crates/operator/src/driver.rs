@@ -31,6 +31,7 @@ pub struct Options {
     pub run_log: Arc<dyn RunLog>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "nearly all messages are of the large kind")]
 enum Message {
     Input(Input),
     Preview { namespace: String, preview: Box<JobPreview>, answer: oneshot::Sender<JobPreviewStatus> },

@@ -152,7 +152,7 @@ impl Planning {
         }
         match placed {
             Some(nodes) if placed_before.as_ref() != Some(&nodes) => {
-                self.tell(Delta::GangPlaced { id, nodes })
+                self.tell(Delta::GangPlaced { id, nodes });
             }
             None if placed_before.is_some() => self.tell(Delta::GangUnplaced(id)),
             _ => {}

@@ -427,7 +427,7 @@ fn jobs_end_well_or_with_a_reason_whatever_happens() {
             match status.phase {
                 JobPhase::Succeeded => succeeded += 1,
                 JobPhase::Failed => {
-                    assert!(status.reason.is_some() && !status.message.is_empty(), "seed {seed}: {key}")
+                    assert!(status.reason.is_some() && !status.message.is_empty(), "seed {seed}: {key}");
                 }
                 other => panic!("seed {seed}: {key} ended as {other:?}"),
             }
