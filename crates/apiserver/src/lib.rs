@@ -20,6 +20,8 @@
 pub mod admission;
 pub mod auth;
 pub mod engine;
+pub mod http;
+pub mod pki;
 pub mod pods;
 pub mod registry;
 pub mod virtuals;
@@ -37,6 +39,8 @@ pub use admission::{Admission, AdmissionRequest, AdmissionVerb};
 pub use auth::Authenticator;
 pub use columns::Column;
 pub use engine::Engine;
+pub use http::{HttpOptions, router, serve};
+pub use pki::TlsConfig;
 pub use pods::{ExecOptions, ExecSession, LogOptions, PodBackend, TerminalSize};
 pub use registry::{Kind, Registry};
 pub use virtuals::{VirtualDescriptor, VirtualRequest, VirtualResource, VirtualResponse};

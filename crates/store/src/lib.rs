@@ -31,9 +31,9 @@ pub mod state;
 pub mod store;
 pub mod writer;
 
-pub use entry::{Body, Entry, Header, Key, OBJECT_BYTES_MAX, Path};
+pub use entry::{Body, Deletion, Entry, Header, Key, OBJECT_BYTES_MAX, Path};
 pub use error::Error;
-pub use history::{Change, HISTORY_BYTES_MAX, HISTORY_EVENTS_MAX};
+pub use history::{Change, ChangeKind, HISTORY_BYTES_MAX, HISTORY_EVENTS_MAX};
 pub use sequencer::{Durability, Expect, QUEUE_RECORDS_MAX, Write, WriteKind};
 pub use state::Listing;
 pub use store::{Pending, Store, Subscription, WATCH_BATCH_MAX, WatchBatch};
