@@ -153,6 +153,7 @@ impl Registry {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "both become part of the schema")]
 fn own_schema(spec: Value, status: Option<Value>) -> Value {
     let mut properties = json!({
         "apiVersion": {"type": "string", "description": "Version of the schema: regatta.dev/v1alpha1."},

@@ -30,7 +30,11 @@ pub fn start(
 ) -> (JobStatus, Vec<EventNote>, Vec<RunFact>) {
     let nodes: Vec<(String, SlotIndex, String)> =
         assigned.iter().map(|slot| (slot.role.clone(), slot.slot, slot.node.clone())).collect();
-    next_epoch(job, job.status.clone(), nodes, now)
+    let (status, mut events, mut records) = as_accepted(job, now);
+    let (status, started, placed) = next_epoch(job, status, nodes, now);
+    events.extend(started);
+    records.extend(placed);
+    (status, events, records)
 }
 
 /// The status after `status` in which the next epoch starts on these nodes.
@@ -91,15 +95,27 @@ pub(crate) fn nodes_text(placement: &[SlotPlacement]) -> String {
 }
 
 /// The status of a queued job that the planner lets wait; none when the typed reason has not changed.
-pub fn waiting(job: &Job, reason: WaitReason, message: &str, now: Timestamp) -> Option<JobStatus> {
-    if job.status.phase != JobPhase::Queued
-        || job.status.waiting.as_ref().is_some_and(|old| old.reason == reason)
-    {
+pub fn waiting(
+    job: &Job,
+    reason: WaitReason,
+    message: &str,
+    now: Timestamp,
+) -> Option<(JobStatus, Vec<EventNote>, Vec<RunFact>)> {
+    let known = job.status.waiting.as_ref().is_some_and(|old| old.reason == reason);
+    if job.status.phase != JobPhase::Queued || known {
         return None;
     }
-    let mut status = job.status.clone();
+    let (mut status, events, records) = as_accepted(job, now);
     status.waiting = Some(Waiting { reason, message: message.to_owned(), since: now });
-    Some(status)
+    Some((status, events, records))
+}
+
+/// The status of a job that has been accepted: its own, or the first one when the planner is faster than anybody else.
+fn as_accepted(job: &Job, now: Timestamp) -> (JobStatus, Vec<EventNote>, Vec<RunFact>) {
+    match job.status.queued_at {
+        Some(_) => (job.status.clone(), Vec::new(), Vec::new()),
+        None => accepted(job, now),
+    }
 }
 
 /// The first status of a job.

@@ -243,6 +243,15 @@ fn a_gang_that_ends_well_succeeds() {
 }
 
 #[test]
+fn a_job_that_starts_at_once_was_accepted_too() {
+    let mut toy = Toy::new(job(1));
+    toy.place();
+    assert_eq!(toy.condition(conditions::ADMITTED), Some("True"));
+    assert!(toy.job.status.queued_at.is_some());
+    assert!(matches!(toy.records[..], [RunFact::Submitted { .. }, RunFact::Placed { .. }]));
+}
+
+#[test]
 fn a_killed_rank_restarts_the_gang_from_the_newest_checkpoint() {
     let mut toy = Toy::running(2);
     toy.pass_ms(100_000);
@@ -533,10 +542,11 @@ fn an_ended_job_goes_after_its_time() {
 #[test]
 fn a_typed_reason_is_written_once() {
     let mut toy = Toy::new(job(1));
-    toy.settle();
-    let status =
-        waiting(&toy.job, WaitReason::InsufficientCapacity, "needs 1 GPU, 0 are free", toy.now).unwrap();
+    let (status, _, records) =
+        waiting(&toy.job, WaitReason::InsufficientCapacity, "needs 1 GPU", toy.now).unwrap();
+    assert!(matches!(records[..], [RunFact::Submitted { .. }]), "accepted on the way");
     toy.job.status = status;
+    assert!(matches!(toy.decide(), Step::Wait { .. }));
     assert_eq!(waiting(&toy.job, WaitReason::InsufficientCapacity, "other numbers", toy.now), None);
     assert!(waiting(&toy.job, WaitReason::BehindOthers, "1 ahead", toy.now).is_some());
 }

@@ -536,11 +536,10 @@ impl Core {
             effects.push(Effect::BindPod { key: key.0, uid: key.1, node });
         }
         for (uid, verdict) in planned.job_verdicts {
-            let Some(entry) = by_uid.get(&uid).and_then(|key| self.jobs.get_mut(key)) else { continue };
-            let status = lifecycle::waiting(&entry.job, verdict.reason, &verdict.message, now);
-            entry.verdict = Some(verdict);
-            if let Some(status) = status.filter(|_| entry.is_idle()) {
-                write(entry, status, Vec::new(), Vec::new(), Vec::new(), now, effects);
+            let Some(key) = by_uid.get(&uid) else { continue };
+            if let Some(entry) = self.jobs.get_mut(key) {
+                entry.verdict = Some(verdict);
+                self.dirty.insert(key.clone());
             }
         }
         for (key, uid, verdict) in planned.pod_verdicts {
@@ -593,7 +592,10 @@ impl Core {
             now,
         });
         match step {
-            Step::Wait { until } => entry.wake_at = until,
+            Step::Wait { until } => {
+                entry.wake_at = until;
+                explain(entry, now, effects);
+            }
             Step::Write { status, events, records } => {
                 // A pod that cannot be seen is only counted as gone after a fresh look.
                 let decided_now = status.decision.is_some() && status.decision != entry.job.status.decision;
@@ -603,6 +605,15 @@ impl Core {
             }
             Step::Act { actions } => act(entry, key, actions, effects),
         }
+    }
+}
+
+/// Writes why a job waits, when that is news.
+fn explain(entry: &mut JobEntry, now: Timestamp, effects: &mut Vec<Effect>) {
+    let Some(verdict) = &entry.verdict else { return };
+    let news = lifecycle::waiting(&entry.job, verdict.reason, &verdict.message, now);
+    if let Some((status, events, records)) = news {
+        write(entry, status, events, records, Vec::new(), now, effects);
     }
 }
 

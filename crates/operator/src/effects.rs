@@ -12,7 +12,7 @@ use regatta_types::pod::Pod;
 use regatta_types::reason::WaitReason;
 use regatta_types::run_record::{RunEntry, RunFact};
 use regatta_types::seed::Seed;
-use regatta_types::{ObjectRef, Timestamp, Uid, labels, resource};
+use regatta_types::{Epoch, ObjectRef, Timestamp, Uid, labels, resource};
 use serde_json::json;
 
 /// Names a run in the append-only store of run records.
@@ -177,6 +177,9 @@ pub async fn perform(cluster: &dyn Cluster, log: &dyn RunLog, effect: Effect) ->
         }
         Effect::CreatePod { job, pod } => {
             let result = create_pod(cluster, &pod).await;
+            if let Ok(created) = &result {
+                record_pod(log, &job, created);
+            }
             Outcome::PodCreated { job, result }
         }
         Effect::DeletePod { job, key, uid, grace_period_seconds } => {
@@ -259,6 +262,24 @@ async fn create_pod(cluster: &dyn Cluster, pod: &Pod) -> Result<Object, ApiError
         }
         other => other,
     }
+}
+
+/// Notes where the logs of an attempt's slot are, for when the pod object is gone.
+fn record_pod(log: &dyn RunLog, job: &Key, created: &Object) {
+    let Ok(pod) = created.decode::<Pod>() else { return };
+    let Some(owner) = pod.metadata.owner_references.first() else { return };
+    let number = |text: Option<&String>| text.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    let label = |name: &str| pod.metadata.labels.get(name);
+    let run = RunKey { namespace: job.namespace.clone(), name: job.name.clone(), uid: owner.uid.clone() };
+    let fact = RunFact::Pod {
+        epoch: Epoch(number(pod.metadata.annotations.get(labels::EPOCH))),
+        role: label(labels::ROLE).cloned().unwrap_or_default(),
+        slot: u32::try_from(number(label(labels::SLOT))).unwrap_or(u32::MAX),
+        pod: pod.metadata.name.clone(),
+        uid: pod.metadata.uid().0,
+        node: pod.spec.node_name.clone().unwrap_or_default(),
+    };
+    log.append(&run, &RunEntry { at: pod.metadata.creation_timestamp.unwrap_or_default(), fact });
 }
 
 fn accept_gone(result: Result<(), ApiError>) -> Result<(), ApiError> {

@@ -52,9 +52,12 @@ pub(crate) fn parse(path: &str) -> Option<Target> {
 mod tests {
     use super::*;
 
+    /// Group, namespace, plural, name, subresource.
+    type Parts<'a> = (&'a str, Option<&'a str>, &'a str, Option<&'a str>, Option<&'a str>);
+
     #[test]
     fn paths() {
-        let check = |path: &str, expected: Option<(&str, Option<&str>, &str, Option<&str>, Option<&str>)>| {
+        let check = |path: &str, expected: Option<Parts<'_>>| {
             let found = parse(path);
             let found = found.as_ref().map(|t| {
                 (
