@@ -59,6 +59,12 @@ impl Amounts {
         self.zip(other, std::cmp::Ord::min)
     }
 
+    /// Only the resources that `request` asks for; the others become zero.
+    #[must_use]
+    pub fn only_asked(self, request: Self) -> Self {
+        self.zip(request, |amount, asked| if asked > 0 { amount } else { 0 })
+    }
+
     /// How many times `request` fits into this. Only what is asked for counts; nothing asked for fits for ever.
     pub fn holds(self, request: Self) -> i64 {
         let one = |have: i64, want: i64| if want <= 0 { i64::MAX } else { have.max(0) / want };
@@ -188,6 +194,13 @@ pub struct GangFacts {
     pub submitted: Timestamp,
     /// Its members; slots are numbered in this order.
     pub members: Vec<MemberGroup>,
+}
+
+impl GangFacts {
+    /// Members in all.
+    pub fn size(&self) -> u32 {
+        self.members.iter().fold(0, |sum, group| sum.saturating_add(group.count))
+    }
 }
 
 /// A change of the world.

@@ -1,9 +1,14 @@
 //! Gangs as the world keeps them: their place in the order and their class.
 
 use crate::facts::{Amounts, GangFacts, GangId, MemberGroup};
+use crate::fit::Group;
+use crate::nodes::NodeIx;
+use crate::verdict::Verdict;
 use regatta_types::Timestamp;
+use regatta_types::reason::WaitReason;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Place in the order: the least is served first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,6 +18,12 @@ pub(crate) struct OrderKey {
     pub(crate) id: GangId,
 }
 
+impl OrderKey {
+    pub(crate) fn of(facts: &GangFacts) -> Self {
+        Self { priority: Reverse(facts.priority), submitted: facts.submitted, id: facts.id.clone() }
+    }
+}
+
 /// Everything on which the outcome of a try depends, apart from the order. Gangs of one class fit or don't fit alike.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClassKey {
@@ -20,39 +31,123 @@ pub(crate) struct ClassKey {
     pub(crate) members: Vec<MemberGroup>,
 }
 
+/// A place in the table of classes. Says nothing about order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ClassIx(usize);
+
+/// As long as what a proof rests on has not changed, it need not be made again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rests {
+    /// On which nodes there are.
+    OnNodes(u64),
+    /// On no room having been made.
+    OnRoom(u64),
+    /// On everything.
+    OnState(u64),
+}
+
+/// Whether room is kept for a gang that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ground {
+    /// The nodes there are could hold it, so some are kept.
+    Kept,
+    /// It waits for something else than others to end.
+    None,
+}
+
+/// That a class cannot start as things are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Proof {
+    pub(crate) reason: WaitReason,
+    pub(crate) ground: Ground,
+    pub(crate) rests: Rests,
+}
+
+/// What was said of a class in one state of the world: to its first gang and to the others.
+#[derive(Debug, Clone)]
+pub(crate) struct Said {
+    pub(crate) state: u64,
+    pub(crate) to_head: Verdict,
+    pub(crate) to_others: Verdict,
+}
+
+/// Waiting gangs that are alike.
+#[derive(Debug, Clone)]
+pub(crate) struct Class {
+    pub(crate) key: ClassKey,
+    pub(crate) groups: Arc<[Group]>,
+    pub(crate) waiting: BTreeSet<OrderKey>,
+    pub(crate) proof: Option<Proof>,
+    /// The reason that the class was last told.
+    pub(crate) told: Option<WaitReason>,
+    /// Those that have not been told.
+    pub(crate) untold: BTreeSet<OrderKey>,
+    pub(crate) said: Option<Said>,
+}
+
+impl Class {
+    pub(crate) fn new(key: ClassKey, groups: Arc<[Group]>) -> Self {
+        let (waiting, untold) = (BTreeSet::new(), BTreeSet::new());
+        Self { key, groups, waiting, proof: None, told: None, untold, said: None }
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ClassTable {
+    by_key: BTreeMap<ClassKey, ClassIx>,
+    slots: Vec<Option<Class>>,
+    vacant: Vec<ClassIx>,
+}
+
+impl ClassTable {
+    pub(crate) fn find(&self, key: &ClassKey) -> Option<ClassIx> {
+        self.by_key.get(key).copied()
+    }
+
+    pub(crate) fn insert(&mut self, class: Class) -> ClassIx {
+        let ix = self.vacant.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            ClassIx(self.slots.len() - 1)
+        });
+        self.by_key.insert(class.key.clone(), ix);
+        self.slots[ix.0] = Some(class);
+        ix
+    }
+
+    pub(crate) fn remove(&mut self, ix: ClassIx) -> Option<Class> {
+        let class = self.slots[ix.0].take()?;
+        self.by_key.remove(&class.key);
+        self.vacant.push(ix);
+        Some(class)
+    }
+
+    pub(crate) fn get(&self, ix: ClassIx) -> &Class {
+        self.slots[ix.0].as_ref().expect("invariant: a class lives as long as gangs of it wait")
+    }
+
+    pub(crate) fn get_mut(&mut self, ix: ClassIx) -> &mut Class {
+        self.slots[ix.0].as_mut().expect("invariant: a class lives as long as gangs of it wait")
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Gang {
     pub(crate) facts: GangFacts,
+    /// The class it waits in, while it does.
+    pub(crate) class: Option<ClassIx>,
     /// Nodes of its slots, while it holds any.
-    pub(crate) nodes: Option<Vec<String>>,
+    pub(crate) nodes: Option<Vec<NodeIx>>,
 }
 
 impl Gang {
-    pub(crate) fn key(&self) -> OrderKey {
-        order_key(&self.facts)
-    }
-
-    pub(crate) fn class(&self) -> ClassKey {
-        ClassKey { queue: self.facts.queue.clone(), members: self.facts.members.clone() }
-    }
-
     /// What it holds, by node.
-    pub(crate) fn held(&self) -> BTreeMap<&str, Amounts> {
-        let mut held: BTreeMap<&str, Amounts> = BTreeMap::new();
+    pub(crate) fn held(&self) -> BTreeMap<NodeIx, Amounts> {
+        let mut held: BTreeMap<NodeIx, Amounts> = BTreeMap::new();
         let requests = self.facts.members.iter().flat_map(|group| (0..group.count).map(|_| group.request));
         for (node, request) in self.nodes.iter().flatten().zip(requests) {
-            let entry = held.entry(node).or_default();
+            let entry = held.entry(*node).or_default();
             *entry = entry.plus(request);
         }
         held
     }
-}
-
-pub(crate) fn order_key(facts: &GangFacts) -> OrderKey {
-    OrderKey { priority: Reverse(facts.priority), submitted: facts.submitted, id: facts.id.clone() }
-}
-
-/// Members in all.
-pub(crate) fn size(members: &[MemberGroup]) -> u32 {
-    members.iter().fold(0, |sum, group| sum.saturating_add(group.count))
 }

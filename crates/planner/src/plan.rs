@@ -1,13 +1,17 @@
-//! One plan: classes of waiting gangs in order, each tried once.
+//! One plan: classes of waiting gangs in order, each tried once, until nothing more starts.
 
-use crate::facts::{Amounts, GangFacts, GangId, QueueState};
-use crate::fit::{Space, usable};
-use crate::gang::{ClassKey, OrderKey};
-use crate::verdict::{self, Verdict};
-use crate::world::World;
+use crate::explain::Witness;
+use crate::facts::{GangFacts, GangId, QueueState};
+use crate::fit::{Group, Kept, Placement, Space};
+use crate::gang::{ClassIx, Ground, OrderKey, Proof, Rests, Said};
+use crate::line::Line;
+use crate::nodes::NodeIx;
+use crate::verdict::Verdict;
+use crate::world::{Versions, World};
 use regatta_types::reason::WaitReason;
 use regatta_types::{SlotIndex, Timestamp};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// How much work one plan may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +47,8 @@ pub struct Start {
 pub struct Plan {
     /// Gangs that start.
     pub starts: Vec<Start>,
-    /// Why others wait: only what is new to its gang.
+    /// Why others wait: told to a gang when it is new, and again when the typed reason has changed. Numbers that
+    /// change in between are not told; [`World::explain`] gives them as they are.
     pub verdicts: BTreeMap<GangId, Verdict>,
     /// Work done.
     pub steps_used: u64,
@@ -51,155 +56,189 @@ pub struct Plan {
     pub complete: bool,
 }
 
-/// A class that cannot start as things are.
-#[derive(Debug, Clone)]
-pub(crate) struct Blocked {
-    /// The first of the class; the others come later still.
-    pub(crate) head: OrderKey,
-    pub(crate) verdict: Verdict,
-    /// What it could use of each node: later gangs keep off.
-    usable: BTreeMap<String, Amounts>,
+/// What one look at a class gave.
+enum Look {
+    Fits(Placement),
+    Waits(Proof),
 }
 
 impl World {
     /// Decides which gangs start now. `_now` is the time of the plan; this version decides without it.
     pub fn plan(&mut self, _now: Timestamp, budget: Budget) -> Plan {
         let mut plan = Plan { complete: true, ..Plan::default() };
-        loop {
-            if std::mem::take(&mut self.has_taken) {
-                // What was free and kept for others may be free no more: another reason, though no other outcome.
-                self.blocked.retain(|_, blocked| blocked.verdict.reason != WaitReason::BehindOthers);
+        let line = loop {
+            let started = plan.starts.len();
+            let line = self.pass(budget, &mut plan);
+            // What has started may change why others wait, and where the line keeps nodes.
+            if plan.starts.len() == started || !plan.complete {
+                break line;
             }
-            self.pass(budget, &mut plan);
-            // A pass after starts finds less room, so it starts nothing: the second one is the last.
-            if !self.has_taken || !plan.complete {
-                break;
-            }
-        }
-        self.tell(&mut plan);
+        };
+        self.tell(&line, &mut plan);
         plan
     }
 
-    /// Looks once at every class of waiting gangs, in order.
-    fn pass(&mut self, budget: Budget, plan: &mut Plan) {
-        let mut kept: BTreeMap<String, Amounts> = BTreeMap::new();
-        let mut first_blocked: Option<OrderKey> = None;
-        let mut heads: BTreeSet<(OrderKey, ClassKey)> = self
-            .waiting
-            .iter()
-            .filter_map(|(class, keys)| Some((keys.first()?.clone(), class.clone())))
-            .collect();
-        while let Some((key, class)) = heads.pop_first() {
+    /// Looks once at every class, in order of their first gangs.
+    fn pass(&mut self, budget: Budget, plan: &mut Plan) -> Line {
+        let mut line = Line::default();
+        let mut last: Option<OrderKey> = None;
+        while let Some((key, ix)) = self.next_head(last.as_ref()) {
             if plan.steps_used >= budget.steps {
                 plan.complete = false;
                 break;
             }
-            let blocked = match self.blocked.get(&class) {
-                Some(known) => known.clone(),
-                None => {
-                    match self.try_start(&key, &class, &kept, first_blocked.as_ref(), &mut plan.steps_used) {
-                        Ok(nodes) => {
-                            let placement = assignments(&self.gangs[&key.id].facts, &nodes);
-                            self.place(&key.id, nodes);
-                            plan.starts.push(Start { gang: key.id, placement });
-                            let next = self.waiting.get(&class).and_then(|keys| keys.first()).cloned();
-                            heads.extend(next.map(|key| (key, class)));
-                            continue;
-                        }
-                        Err(verdict) => {
-                            let waits_for_room = verdict.waits_for_room();
-                            let usable = if waits_for_room {
-                                usable(&self.nodes, &class.members)
-                            } else {
-                                BTreeMap::new()
-                            };
-                            Blocked { head: key.clone(), verdict, usable }
-                        }
+            self.space.steps = 0;
+            match self.look_at(ix, &mut line) {
+                Look::Fits(placement) => {
+                    let nodes = self.nodes_of(ix, &placement);
+                    self.place(&key.id, nodes);
+                    plan.starts.push(self.start_of(&key.id));
+                }
+                Look::Waits(proof) => {
+                    let class = self.classes.get_mut(ix);
+                    class.proof = Some(proof);
+                    if proof.ground == Ground::Kept {
+                        line.add(&key, &class.groups);
                     }
                 }
-            };
-            if blocked.verdict.waits_for_room() && first_blocked.is_none() {
-                first_blocked = Some(key);
             }
-            for (node, amounts) in &blocked.usable {
-                let entry = kept.entry(node.clone()).or_default();
-                *entry = entry.upper(*amounts);
-            }
-            self.blocked.insert(class, blocked);
+            plan.steps_used += self.space.steps;
+            last = Some(key);
+        }
+        line
+    }
+
+    fn look_at(&mut self, ix: ClassIx, line: &mut Line) -> Look {
+        let class = self.classes.get(ix);
+        let rests = Rests::OnState(self.versions.state);
+        if let Some(reason) = self.queue_reason(&class.key.queue) {
+            return Look::Waits(Proof { reason, ground: Ground::None, rests });
+        }
+        if let Some(proof) = class.proof.filter(|proof| holds(*proof, self.versions)) {
+            return Look::Waits(proof);
+        }
+        // Every look costs something, so that a plan without budget left ends.
+        self.space.steps += 1;
+        let groups = Arc::clone(&class.groups);
+        let Some(placement) = self.space.fit(&groups, &Kept::default()) else {
+            return Look::Waits(self.prove(ix, &groups));
+        };
+        let kept = line.kept(&mut self.space);
+        let placement = if kept.is_empty() { Some(placement) } else { self.space.fit(&groups, kept) };
+        match placement {
+            Some(placement) => Look::Fits(placement),
+            None => Look::Waits(Proof { reason: WaitReason::BehindOthers, ground: Ground::Kept, rests }),
         }
     }
 
-    fn try_start(
-        &self,
-        key: &OrderKey,
-        class: &ClassKey,
-        kept: &BTreeMap<String, Amounts>,
-        first_blocked: Option<&OrderKey>,
-        steps: &mut u64,
-    ) -> Result<Vec<String>, Verdict> {
-        if let Some(verdict) = self.queue_verdict(&class.queue) {
-            return Err(verdict);
+    /// Why a class does not fit on what is free, and until when that need not be asked again.
+    fn prove(&mut self, ix: ClassIx, groups: &[Group]) -> Proof {
+        let Versions { nodes, room, state } = self.versions;
+        // With several groups, a placement may be missed in one state and found in another with less room.
+        let exact = groups.iter().filter(|group| group.count > 0).count() <= 1;
+        if self.space.could_hold(groups) {
+            let rests = if exact { Rests::OnRoom(room) } else { Rests::OnState(state) };
+            return Proof { reason: WaitReason::InsufficientCapacity, ground: Ground::Kept, rests };
         }
-        let mut space = Space::new(&self.nodes, &self.used);
-        space.kept = (!kept.is_empty()).then_some(kept);
-        let fitted = space.fit(&class.members);
-        *steps = steps.saturating_add(space.steps.max(1));
-        match fitted {
-            Ok(nodes) => Ok(nodes),
-            Err(_) => {
-                let mut open = Space::new(&self.nodes, &self.used);
-                let without_order = open.fit(&class.members);
-                *steps = steps.saturating_add(open.steps);
-                Err(match (without_order, first_blocked.and_then(|key| self.gangs.get(&key.id))) {
-                    (Ok(_), Some(first)) => verdict::behind(&first.facts),
-                    (Err(fitting), _) => self.insufficient(&class.members, fitting, steps),
-                    (Ok(_), None) => self.insufficient(&class.members, 0, steps),
-                })
-            }
-        }
-        .inspect_err(|verdict| debug_assert!(!verdict.message.is_empty(), "{key:?}"))
+        let members = &self.classes.get(ix).key.members;
+        let impossible = members.iter().any(|group| self.space.impossible(group).is_some());
+        let reason = if impossible { WaitReason::NoSuchNode } else { WaitReason::InsufficientCapacity };
+        let rests = if exact || impossible { Rests::OnNodes(nodes) } else { Rests::OnState(state) };
+        Proof { reason, ground: Ground::None, rests }
     }
 
-    pub(crate) fn queue_verdict(&self, queue: &str) -> Option<Verdict> {
+    pub(crate) fn queue_reason(&self, queue: &str) -> Option<WaitReason> {
         match self.queues.get(queue) {
-            None => Some(verdict::no_queue(queue, self.queues.keys())),
-            Some(QueueState::Stopped) => Some(verdict::stopped(queue)),
+            None => Some(WaitReason::QueueNotFound),
+            Some(QueueState::Stopped) => Some(WaitReason::QueueStopped),
             Some(QueueState::Open) => None,
         }
     }
 
-    /// Verdicts that are new: to a whole class when the verdict has changed, else to gangs that have just come.
-    fn tell(&mut self, plan: &mut Plan) {
-        let mut untold = std::mem::take(&mut self.untold);
-        for (class, blocked) in &self.blocked {
-            let Some(keys) = self.waiting.get(class) else { continue };
-            if self.told.get(class) != Some(&blocked.verdict) {
-                self.told.insert(class.clone(), blocked.verdict.clone());
-                untold.extend(keys.iter().map(|key| key.id.clone()));
+    fn nodes_of(&self, ix: ClassIx, placement: &Placement) -> Vec<NodeIx> {
+        let sorted = placement.iter().flat_map(|nodes| by_name(nodes, &self.space));
+        let nodes: Vec<NodeIx> = sorted.flat_map(|(node, count)| (0..count).map(move |_| node)).collect();
+        debug_assert_eq!(
+            u64::try_from(nodes.len()).ok(),
+            Some(crate::fit::size(&self.classes.get(ix).groups)),
+            "whole gangs only"
+        );
+        nodes
+    }
+
+    fn start_of(&self, id: &GangId) -> Start {
+        let gang = self.gangs.get(id).map(|gang| (&gang.facts, gang.nodes.as_deref().unwrap_or_default()));
+        let placement =
+            gang.map(|(facts, nodes)| assignments(facts, nodes.iter().map(|ix| self.space.nodes.name(*ix))));
+        Start { gang: id.clone(), placement: placement.unwrap_or_default() }
+    }
+
+    /// Tells gangs why they wait: whole classes whose reason has changed, and gangs that are new.
+    fn tell(&mut self, line: &Line, plan: &mut Plan) {
+        let heads: Vec<(OrderKey, ClassIx)> = self.heads.iter().map(|(key, ix)| (key.clone(), *ix)).collect();
+        for (head, ix) in heads {
+            let class = self.classes.get_mut(ix);
+            // Not reached within the budget: it is told by a later plan.
+            let Some(proof) = class.proof.filter(|proof| holds(*proof, self.versions)) else { continue };
+            if class.told != Some(proof.reason) {
+                class.told = Some(proof.reason);
+                class.untold.clone_from(&class.waiting);
             }
-        }
-        for id in untold {
-            let Some(gang) = self.gangs.get(&id).filter(|gang| gang.nodes.is_none()) else { continue };
-            match self.blocked.get(&gang.class()) {
-                Some(blocked) => {
-                    plan.verdicts.insert(id, blocked.verdict.clone());
-                }
-                // Not reached within the budget: it is told by the next plan.
-                None => {
-                    self.untold.insert(id);
-                }
+            let untold = std::mem::take(&mut class.untold);
+            if untold.is_empty() {
+                continue;
             }
+            let said = class.said.take().filter(|said| said.state == self.versions.state);
+            let said = said.unwrap_or_else(|| self.say(&head, ix, proof, line));
+            for key in untold {
+                let verdict = if key == head { &said.to_head } else { &said.to_others };
+                plan.verdicts.insert(key.id, verdict.clone());
+            }
+            self.classes.get_mut(ix).said = Some(said);
         }
+    }
+
+    fn say(&mut self, head: &OrderKey, ix: ClassIx, proof: Proof, line: &Line) -> Said {
+        let mut space = std::mem::take(&mut self.space);
+        let class = self.classes.get(ix);
+        let mut witness = Witness { world: self, space: &mut space, line };
+        let to_head = witness.verdict(&class.key, &class.groups, head, proof.reason);
+        let mut others = class.waiting.iter().skip(1);
+        let to_others = match others.next() {
+            Some(second) => witness.verdict(&class.key, &class.groups, second, proof.reason),
+            None => to_head.clone(),
+        };
+        self.space = space;
+        Said { state: self.versions.state, to_head, to_others }
     }
 }
 
+/// Whether nothing has changed on which a proof rests.
+fn holds(proof: Proof, versions: Versions) -> bool {
+    match proof.rests {
+        Rests::OnNodes(version) => version == versions.nodes,
+        Rests::OnRoom(version) => version == versions.room,
+        Rests::OnState(version) => version == versions.state,
+    }
+}
+
+/// Nodes of one group by name, so that slots follow the order of the names.
+pub(crate) fn by_name(nodes: &[(NodeIx, u32)], space: &Space) -> Vec<(NodeIx, u32)> {
+    let mut sorted = nodes.to_vec();
+    sorted.sort_by(|a, b| space.nodes.name(a.0).cmp(space.nodes.name(b.0)));
+    sorted
+}
+
 /// Slots in the order of the members.
-pub(crate) fn assignments(facts: &GangFacts, nodes: &[String]) -> Vec<SlotAssignment> {
+pub(crate) fn assignments<'a>(
+    facts: &GangFacts,
+    nodes: impl IntoIterator<Item = &'a str>,
+) -> Vec<SlotAssignment> {
     let slots = facts.members.iter().flat_map(|group| (0..group.count).map(move |slot| (&group.role, slot)));
-    let one = |((role, slot), node): ((&String, u32), &String)| SlotAssignment {
+    let one = |((role, slot), node): ((&String, u32), &str)| SlotAssignment {
         role: role.clone(),
         slot: SlotIndex(slot),
-        node: node.clone(),
+        node: node.to_owned(),
     };
     slots.zip(nodes).map(one).collect()
 }

@@ -1,22 +1,17 @@
-//! Why a gang waits: a typed reason, the numbers, and what would change it.
+//! Why a gang waits: a typed reason, the numbers, and a change after which it would start.
 
-use crate::facts::{Amounts, GangFacts, MemberGroup, NodeFacts, Schedulable, bytes, thousandths};
-use crate::fit::{Space, is_eligible_for_any};
-use crate::gang::size;
-use crate::world::World;
+use crate::explain::have_ended;
+use crate::facts::{Amounts, GangFacts, GangId, MemberGroup, NodeFacts, bytes, thousandths};
+use crate::fit::Space;
+use crate::shapes::ShapeKey;
 use regatta_types::reason::WaitReason;
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::fmt;
 
-/// How many running gangs a counterfactual names at most.
-const BLOCKERS_NAMED_MAX: usize = 3;
-/// How many running gangs a counterfactual thinks away at most.
-const BLOCKERS_TRIED_MAX: usize = 16;
 /// How many names of what exists a refusal lists.
 const NAMES_LISTED_MAX: usize = 5;
 
-/// A gang that runs on useful nodes: what it holds there in all, its name, and the same by node.
-type Blocker<'a> = (Reverse<Amounts>, &'a str, Vec<(&'a str, Amounts)>);
 /// One resource: how to read it, how to show it, and what people call it.
 type Unit = (fn(&Amounts) -> i64, fn(i64) -> String, &'static str);
 
@@ -27,13 +22,51 @@ pub struct Verdict {
     pub reason: WaitReason,
     /// The numbers, in a sentence, and what would change it.
     pub message: String,
+    /// The numbers.
+    pub numbers: Numbers,
+    /// What would change it.
+    pub until: Until,
 }
 
-impl Verdict {
-    /// Whether it waits for room that later gangs must not take.
-    pub(crate) fn waits_for_room(&self) -> bool {
-        matches!(self.reason, WaitReason::InsufficientCapacity | WaitReason::BehindOthers)
-    }
+/// The numbers behind a verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Numbers {
+    /// Members that must start together.
+    pub members: u32,
+    /// Members that fit on what is free.
+    pub fitting: u32,
+    /// What is free on the nodes that would do, of what the members ask for.
+    pub free: Amounts,
+}
+
+/// What must change. Except for queues: after that the gang starts, all else as it is and nobody waiting before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Until {
+    /// The queue is created; whether there is room then is another question.
+    QueueExists,
+    /// The queue is opened; whether there is room then is another question.
+    QueueOpens,
+    /// These have ended.
+    HaveEnded {
+        /// Gangs that run.
+        gangs: BTreeSet<GangId>,
+        /// Others, by identity.
+        foreign: BTreeSet<String>,
+    },
+    /// Nobody waits before it; or its priority is above this one.
+    IsFirst {
+        /// Priority of the gang that is first.
+        priority: i32,
+    },
+    /// This many more nodes like this one are there, empty, and nothing else runs on the others.
+    NodesAdded {
+        /// How many.
+        count: u32,
+        /// Like which.
+        like: String,
+    },
+    /// Nodes of another kind, or more of them than can be told, are added.
+    OtherNodes,
 }
 
 /// More than any node could ever hold.
@@ -51,7 +84,7 @@ impl fmt::Display for ImpossibleVerdict {
     }
 }
 
-pub(crate) fn no_queue<'a>(queue: &str, queues: impl Iterator<Item = &'a String>) -> Verdict {
+pub(crate) fn no_queue<'a>(queue: &str, queues: impl Iterator<Item = &'a String>, members: u32) -> Verdict {
     let known: Vec<&str> = queues.take(NAMES_LISTED_MAX).map(String::as_str).collect();
     let known = if known.is_empty() {
         "there is none".to_owned()
@@ -60,164 +93,150 @@ pub(crate) fn no_queue<'a>(queue: &str, queues: impl Iterator<Item = &'a String>
     };
     Verdict {
         reason: WaitReason::QueueNotFound,
-        message: format!("queue {queue:?} does not exist ({known}); it starts once the queue is created"),
+        message: format!("queue {queue:?} does not exist ({known}); it waits until the queue is created"),
+        numbers: Numbers { members, ..Numbers::default() },
+        until: Until::QueueExists,
     }
 }
 
-pub(crate) fn stopped(queue: &str) -> Verdict {
+pub(crate) fn stopped(queue: &str, members: u32) -> Verdict {
     Verdict {
         reason: WaitReason::QueueStopped,
-        message: format!("queue {queue} is stopped; its jobs start once it is opened (spec.stopped: false)"),
+        message: format!("queue {queue} is stopped; its jobs wait until it is opened (spec.stopped: false)"),
+        numbers: Numbers { members, ..Numbers::default() },
+        until: Until::QueueOpens,
     }
 }
 
-pub(crate) fn behind(first: &GangFacts) -> Verdict {
+pub(crate) fn behind(first: &GangFacts, numbers: Numbers) -> Verdict {
+    let GangFacts { name, priority, submitted, .. } = first;
     Verdict {
         reason: WaitReason::BehindOthers,
         message: format!(
-            "what it needs is free, but {} is served first (priority {}, submitted {})",
-            first.name, first.priority, first.submitted
+            "what it needs is free, but kept for gangs that come first, beginning with {name} (priority {priority}, \
+             submitted {submitted}); with a priority above {priority} it would start now"
         ),
+        numbers,
+        until: Until::IsFirst { priority: *priority },
     }
 }
 
-impl World {
-    /// Whether every member could be placed on some node if that node were empty; cordoned nodes count.
-    ///
-    /// # Errors
-    /// What is too large, with the numbers.
-    pub fn fits_ever(&self, gang: &GangFacts) -> Result<(), ImpossibleVerdict> {
-        match gang.members.iter().find_map(|group| self.impossible(group)) {
-            Some(verdict) => Err(verdict),
-            None => Ok(()),
+pub(crate) fn no_such_node(impossible: &ImpossibleVerdict, numbers: Numbers) -> Verdict {
+    Verdict {
+        reason: WaitReason::NoSuchNode,
+        message: format!("{impossible}; it starts once such a node is added"),
+        numbers,
+        until: Until::OtherNodes,
+    }
+}
+
+/// What a gang needs, what of it fits and what is free.
+pub(crate) fn insufficient(
+    members: &[MemberGroup],
+    numbers: Numbers,
+    before: Option<&GangFacts>,
+    until: Until,
+    names: &[&str],
+    nodes: NodeCounts,
+) -> Verdict {
+    let wants: Vec<String> = members
+        .iter()
+        .map(|group| format!("{} × ({}) for {}", group.count, group.request, group.role))
+        .collect();
+    let Numbers { members: all, fitting, free } = numbers;
+    let helps = match &until {
+        Until::HaveEnded { foreign, .. } => {
+            let ended = have_ended(names, foreign.len());
+            match before {
+                Some(first) => {
+                    format!("once nobody is before it ({} is first), it starts when {ended}", first.name)
+                }
+                None => format!("it starts when {ended}"),
+            }
+        }
+        until => {
+            let more = match until {
+                Until::NodesAdded { count: 1, like } => format!("1 more node like {like} would do"),
+                Until::NodesAdded { count, like } => format!("{count} more nodes like {like} would do"),
+                _ => "it starts when nodes are added".to_owned(),
+            };
+            format!("even with nothing else running {nodes}; {more}")
+        }
+    };
+    Verdict {
+        reason: WaitReason::InsufficientCapacity,
+        message: format!(
+            "needs {}; {fitting} of {all} members fit now ({free} free); {helps}",
+            wants.join(" + ")
+        ),
+        numbers,
+        until,
+    }
+}
+
+/// How many nodes there are, how many of them are closed, and how many of the members they hold when empty.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct NodeCounts {
+    pub(crate) open: usize,
+    pub(crate) closed: usize,
+    pub(crate) holding: u64,
+    pub(crate) members: u32,
+}
+
+impl fmt::Display for NodeCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { open, closed, holding, members } = self;
+        let plural = if *open == 1 { "node" } else { "nodes" };
+        if *holding < u64::from(*members) {
+            write!(f, "only {holding} of {members} members fit on the {open} {plural} there are")?;
+        } else {
+            write!(f, "no way was found to place all roles on the {open} {plural} there are")?;
+        }
+        match closed {
+            0 => Ok(()),
+            closed => write!(f, " ({closed} more take no new work now)"),
         }
     }
+}
 
-    fn impossible(&self, group: &MemberGroup) -> Option<ImpossibleVerdict> {
+impl Space {
+    /// Why no node that is known could hold one member even when empty, and even if it takes no new work now.
+    pub(crate) fn impossible(&self, group: &MemberGroup) -> Option<ImpossibleVerdict> {
+        let shapes = ShapeKey::of(group);
+        let known = self.nodes.known().map(|(_, _, facts)| facts);
         let eligible: Vec<&NodeFacts> =
-            self.nodes.values().filter(|node| is_eligible_for_any(node, group)).collect();
+            known.filter(|facts| shapes.iter().any(|shape| shape.is_eligible(facts))).collect();
         if eligible.iter().any(|node| node.allocatable.covers(group.request)) {
             return None;
         }
         let problem =
-            if eligible.is_empty() { self.no_such_node(group) } else { too_large(&eligible, group.request) };
+            if eligible.is_empty() { self.none_eligible(group) } else { too_large(&eligible, group.request) };
         Some(ImpossibleVerdict { role: group.role.clone(), problem })
     }
 
-    fn no_such_node(&self, group: &MemberGroup) -> String {
-        if !group.gpu_models.is_empty() {
-            let mut models: Vec<&str> =
-                self.nodes.values().filter_map(|node| node.gpu_model.as_deref()).collect();
-            models.sort_unstable();
-            models.dedup();
-            let there = if models.is_empty() {
-                "no node has a known model".to_owned()
-            } else {
-                format!("there are: {}", models.join(", "))
-            };
-            return format!("no node has a GPU of model {} ({there})", group.gpu_models.join(" or "));
-        }
+    fn none_eligible(&self, group: &MemberGroup) -> String {
+        let known = || self.nodes.known().map(|(_, _, facts)| facts);
         let labels: Vec<String> =
             group.node_selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        format!("no node of {} has the labels {}", self.nodes.len(), labels.join(", "))
-    }
-
-    /// Why a gang does not fit as things are. `fitting` members would fit.
-    pub(crate) fn insufficient(&self, members: &[MemberGroup], fitting: u32, steps: &mut u64) -> Verdict {
-        if let Some(verdict) = members.iter().find_map(|group| self.impossible(group)) {
-            let message = format!("{verdict}; it starts once such a node is added");
-            return Verdict { reason: WaitReason::NoSuchNode, message };
-        }
-        let all = size(members);
-        let wants: Vec<String> = members
-            .iter()
-            .map(|group| format!("{} × ({}) for {}", group.count, group.request, group.role))
-            .collect();
-        let free = self.free_for(members);
-        let now = format!("{fitting} of {all} members fit now ({free} free)");
-        let message = format!("needs {}; {now}; {}", wants.join(" + "), self.what_would_help(members, steps));
-        Verdict { reason: WaitReason::InsufficientCapacity, message }
-    }
-
-    fn free_for(&self, members: &[MemberGroup]) -> Amounts {
-        let open = self.nodes.values().filter(|node| node.schedulable == Schedulable::Yes);
-        let useful = open.filter(|node| members.iter().any(|group| is_eligible_for_any(node, group)));
-        let free =
-            useful.map(|node| node.allocatable.minus(self.used_on(&node.name)).upper(Amounts::default()));
-        let mut sum = free.fold(Amounts::default(), Amounts::plus);
-        // What nobody asks for would only distract.
-        let asked = members.iter().fold(Amounts::default(), |sum, group| sum.upper(group.request));
-        if asked.gpu_milli > 0 {
-            sum = Amounts { gpu_milli: sum.gpu_milli, pods: sum.pods, ..Amounts::default() };
-        } else if asked.cpu_milli == 0 {
-            sum.cpu_milli = 0;
-        }
-        if asked.memory_bytes == 0 {
-            sum.memory_bytes = 0;
-        }
-        sum
-    }
-
-    /// A change after which the gang fits, proved by trying it.
-    fn what_would_help(&self, members: &[MemberGroup], steps: &mut u64) -> String {
-        let useful = |node: &str| {
-            self.nodes
-                .get(node)
-                .is_some_and(|node| members.iter().any(|group| is_eligible_for_any(node, group)))
+        let labelled = |facts: &&NodeFacts| {
+            group.node_selector.iter().all(|(key, value)| facts.labels.get(key) == Some(value))
         };
-        let mut blockers: Vec<Blocker<'_>> = Vec::new();
-        for gang in self.gangs.values().filter(|gang| gang.nodes.is_some()) {
-            let held: Vec<(&str, Amounts)> =
-                gang.held().into_iter().filter(|(node, _)| useful(node)).collect();
-            if !held.is_empty() {
-                let sum = held.iter().fold(Amounts::default(), |sum, (_, amounts)| sum.plus(*amounts));
-                blockers.push((Reverse(sum), &gang.facts.name, held));
-            }
+        if known().next().is_none() {
+            return "there is no node".to_owned();
         }
-        blockers.sort_unstable();
-        let mut space = Space::new(&self.nodes, &self.used);
-        let mut named = Vec::new();
-        for (_, name, held) in blockers.iter().take(BLOCKERS_TRIED_MAX) {
-            for (node, amounts) in held {
-                let entry = space.returned.entry((*node).to_owned()).or_default();
-                *entry = entry.plus(*amounts);
-            }
-            named.push(*name);
-            let fitted = space.fit(members);
-            *steps = steps.saturating_add(space.steps);
-            if fitted.is_ok() {
-                return match named.len() {
-                    n if n <= BLOCKERS_NAMED_MAX => format!("it starts when {} ended", have(&named)),
-                    n => format!(
-                        "it starts when {} and {} more have ended",
-                        named[..BLOCKERS_NAMED_MAX].join(", "),
-                        n - BLOCKERS_NAMED_MAX
-                    ),
-                };
-            }
+        if known().all(|facts| !labelled(&facts)) {
+            return format!("no node of {} has the labels {}", known().count(), labels.join(", "));
         }
-        let empty = std::collections::BTreeMap::new();
-        let mut bare = Space::new(&self.nodes, &empty);
-        let fitted = bare.fit(members);
-        *steps = steps.saturating_add(bare.steps);
-        match fitted {
-            Ok(_) => format!("it starts when enough of the {} gangs that run have ended", blockers.len()),
-            Err(most) => {
-                let nodes = self.nodes.values().filter(|node| node.schedulable == Schedulable::Yes).count();
-                format!(
-                    "even with nothing else running only {most} of {} fit on the {nodes} nodes there are; it starts when nodes are added",
-                    size(members)
-                )
-            }
-        }
-    }
-}
-
-fn have(names: &[&str]) -> String {
-    match names {
-        [one] => format!("{one} has"),
-        [rest @ .., last] => format!("{} and {last} have", rest.join(", ")),
-        [] => "nothing has".to_owned(),
+        let models: BTreeSet<&str> =
+            known().filter(labelled).filter_map(|facts| facts.gpu_model.as_deref()).collect();
+        let there = if models.is_empty() {
+            "no node has a known model".to_owned()
+        } else {
+            format!("there are: {}", models.into_iter().collect::<Vec<_>>().join(", "))
+        };
+        let with =
+            if labels.is_empty() { String::new() } else { format!(" with the labels {}", labels.join(", ")) };
+        format!("no node{with} has a GPU of model {} ({there})", group.gpu_models.join(" or "))
     }
 }
 
@@ -238,14 +257,20 @@ fn too_large(nodes: &[&NodeFacts], request: Amounts) -> String {
         if let Some((most, node)) = largest(of)
             && of(&request) > most
         {
-            let (want, most) = (show(of(&request)), show(most));
+            let want = show(of(&request));
+            if most <= 0 {
+                return format!("asks for {want} {unit} on each node, and no node that would do has any");
+            }
+            let most = show(most);
             return format!(
                 "asks for {want} {unit} on each node, and the largest node, {node}, has {most}; ask for at most {most} per node, on more nodes"
             );
         }
     }
+    let largest = nodes.iter().max_by_key(|node| (node.allocatable, Reverse(&node.name)));
     format!(
-        "asks for ({request}) on each node, and no single node has all of it; the largest has ({})",
-        nodes.iter().map(|node| node.allocatable).max().unwrap_or_default()
+        "asks for ({request}) on each node, and no single node has all of it; the largest, {}, has ({})",
+        largest.map_or("", |node| &node.name),
+        largest.map(|node| node.allocatable).unwrap_or_default()
     )
 }

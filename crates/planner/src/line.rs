@@ -1,0 +1,78 @@
+//! The line: what is kept for gangs that wait, so that later ones cannot starve them.
+//!
+//! The rule. Gangs are served by priority, then age. The first gang of each class that cannot start now keeps its
+//! *home*: the nodes where it is closest to fitting (most members fit already, then least is missing). Later gangs may
+//! take of those nodes only what leaves the home whole. So small gangs fill what a large one cannot use yet, and:
+//!
+//! - Nothing that comes later ever makes a home worse: it takes of a kept node only when afterwards everything kept
+//!   there is still free.
+//! - A home moves only to nodes that are closer still, and these are finitely many steps.
+//! - What runs on a home ends some day, and nobody later takes its place.
+//!
+//! Hence each gang that the nodes could hold starts after the ones before it have started and the ones on its home have
+//! ended, however many come later. Only gangs that come *before* it can delay it further: those of higher priority.
+//! A gang that the nodes there are could not hold even when empty keeps nothing, so it stops nobody. Homes are a function
+//! of the present state alone: the plan does not depend on how the state came about.
+
+use crate::facts::{Amounts, GangId};
+use crate::fit::{Group, Kept, Space};
+use crate::gang::OrderKey;
+use crate::nodes::NodeIx;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How many gangs that wait may keep nodes at a time, the first ones of the line. One is enough for nobody to starve; more
+/// of them wait less, and keep more idle.
+const HOMES_KEPT_MAX: usize = 8;
+
+/// A gang that keeps nodes.
+#[derive(Debug, Clone)]
+pub(crate) struct Home {
+    pub(crate) key: OrderKey,
+    pub(crate) needs: BTreeMap<NodeIx, Amounts>,
+}
+
+/// Gangs that wait for room, first ones first.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    /// Not yet given a home: that is done when somebody later asks.
+    pending: Vec<(OrderKey, Arc<[Group]>)>,
+    first: Option<OrderKey>,
+    /// How many have been given a home, or will be tried. Must not depend on whether anybody has asked.
+    tried: usize,
+    homes: Vec<Home>,
+    kept: Kept,
+}
+
+impl Line {
+    /// A gang that cannot start, after all that were added before.
+    pub(crate) fn add(&mut self, key: &OrderKey, groups: &Arc<[Group]>) {
+        self.first.get_or_insert_with(|| key.clone());
+        if self.tried < HOMES_KEPT_MAX {
+            self.tried += 1;
+            self.pending.push((key.clone(), Arc::clone(groups)));
+        }
+    }
+
+    /// What the gangs of the line keep. One for which there is no room beside those before it keeps nothing yet.
+    pub(crate) fn kept(&mut self, space: &mut Space) -> &Kept {
+        for (key, groups) in std::mem::take(&mut self.pending) {
+            let Some(home) = space.home(&groups, &self.kept) else { continue };
+            let needs = space.needs(&groups, &home);
+            needs.iter().for_each(|(node, amounts)| self.kept.add(*node, *amounts));
+            self.homes.push(Home { key, needs });
+        }
+        &self.kept
+    }
+
+    /// The homes of the line.
+    pub(crate) fn homes(&mut self, space: &mut Space) -> &[Home] {
+        self.kept(space);
+        &self.homes
+    }
+
+    /// The first gang of the line, where that is not the one at `key` or one after it.
+    pub(crate) fn first_before(&self, key: &OrderKey) -> Option<&GangId> {
+        self.first.as_ref().filter(|first| *first < key).map(|first| &first.id)
+    }
+}

@@ -1,0 +1,260 @@
+//! Shapes of members, and for each the nodes by how many of it they hold.
+//!
+//! A shape is what one member asks of a node; many gangs share few of them. Each index follows the log of the nodes, so
+//! whether a group fits is one comparison, and where it fits best is a few look-ups.
+
+use crate::facts::{Amounts, MemberGroup, NodeFacts};
+use crate::nodes::{Node, NodeIx, NodeTable};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A place in the table of shapes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ShapeIx(usize);
+
+/// What one member asks of a node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ShapeKey {
+    pub(crate) request: Amounts,
+    pub(crate) model: Option<String>,
+    pub(crate) selector: BTreeMap<String, String>,
+}
+
+impl ShapeKey {
+    /// The shapes that a group accepts, in order of preference: one for each GPU model, or one for any.
+    pub(crate) fn of(group: &MemberGroup) -> Vec<Self> {
+        let one = |model| Self { request: group.request, model, selector: group.node_selector.clone() };
+        if group.gpu_models.is_empty() {
+            vec![one(None)]
+        } else {
+            group.gpu_models.iter().map(|model| one(Some(model.clone()))).collect()
+        }
+    }
+
+    /// Whether a node has the GPU model and the labels that are asked for.
+    pub(crate) fn is_eligible(&self, node: &NodeFacts) -> bool {
+        let model_fits = self.model.is_none() || node.gpu_model == self.model;
+        model_fits && self.selector.iter().all(|(key, value)| node.labels.get(key) == Some(value))
+    }
+
+    /// How many members a node holds when it is empty, and how many now.
+    fn counts(&self, node: Option<&Node>) -> (u32, u32) {
+        let Some(node) = node else { return (0, 0) };
+        match node.open().filter(|facts| self.is_eligible(facts)) {
+            Some(facts) => {
+                (to_count(facts.allocatable.holds(self.request)), to_count(node.free().holds(self.request)))
+            }
+            None => (0, 0),
+        }
+    }
+}
+
+pub(crate) fn to_count(count: i64) -> u32 {
+    u32::try_from(count.max(0)).unwrap_or(u32::MAX)
+}
+
+/// A node with room. The order is the order of preference: least left over, then name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) free: Amounts,
+    pub(crate) name: Arc<str>,
+    pub(crate) ix: NodeIx,
+}
+
+/// Nodes with room, by how many members they hold.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FitIndex {
+    by_count: BTreeMap<u32, BTreeSet<Place>>,
+    /// Members that fit on all nodes together.
+    pub(crate) total: u64,
+}
+
+impl FitIndex {
+    pub(crate) fn insert(&mut self, count: u32, place: Place) {
+        if count > 0 && self.by_count.entry(count).or_default().insert(place) {
+            self.total += u64::from(count);
+        }
+    }
+
+    fn remove(&mut self, count: u32, place: &Place) {
+        let Some(places) = self.by_count.get_mut(&count) else { return };
+        if places.remove(place) {
+            self.total -= u64::from(count);
+        }
+        if places.is_empty() {
+            self.by_count.remove(&count);
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Place)> {
+        self.by_count.iter().flat_map(|(count, places)| places.iter().map(|place| (*count, place)))
+    }
+
+    /// Nodes for `wanted` members, or for as many as fit: the fewest nodes, and for the last of them the one that
+    /// leaves the least.
+    pub(crate) fn choose(&self, wanted: u32) -> Vec<(NodeIx, u32)> {
+        let mut found = Vec::new();
+        let mut left = wanted;
+        for (&count, places) in self.by_count.iter().rev() {
+            let mut places = places.iter();
+            while left > 0 {
+                if count >= left {
+                    // Nodes that hold all the rest: this count's that are not taken yet, and those of lower counts.
+                    let lower = self.by_count.range(left..count).filter_map(|(_, places)| places.first());
+                    if let Some(place) = places.next().into_iter().chain(lower).min() {
+                        found.push((place.ix, left));
+                        return found;
+                    }
+                    break;
+                }
+                let Some(place) = places.next() else { break };
+                found.push((place.ix, count));
+                left -= count;
+            }
+        }
+        found
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Shape {
+    pub(crate) key: ShapeKey,
+    users: u32,
+    /// How far it has followed the log; none before it was first used.
+    cursor: Option<u64>,
+    /// Members that each node holds when empty.
+    caps: Vec<u32>,
+    pub(crate) caps_total: u64,
+    /// Where each node is in the index.
+    places: Vec<Option<(u32, Place)>>,
+    pub(crate) index: FitIndex,
+}
+
+impl Shape {
+    fn new(key: ShapeKey) -> Self {
+        let index = FitIndex::default();
+        Self { key, users: 0, cursor: None, caps: Vec::new(), caps_total: 0, places: Vec::new(), index }
+    }
+
+    /// Members that a node holds when empty.
+    pub(crate) fn cap(&self, ix: NodeIx) -> u32 {
+        self.caps.get(ix.at()).copied().unwrap_or(0)
+    }
+
+    /// Takes in what has changed since the last time. Returns the number of nodes looked at.
+    fn follow(&mut self, nodes: &NodeTable) -> u64 {
+        let changed = self.cursor.and_then(|cursor| nodes.changes_since(cursor));
+        self.caps.resize(nodes.slot_count(), 0);
+        self.places.resize(nodes.slot_count(), None);
+        self.cursor = Some(nodes.cursor());
+        match changed {
+            Some(changed) => {
+                changed.iter().for_each(|ix| self.look_at(*ix, nodes));
+                u64::try_from(changed.len()).unwrap_or(u64::MAX)
+            }
+            None => {
+                nodes.slot_ixs().for_each(|ix| self.look_at(ix, nodes));
+                u64::try_from(nodes.slot_count()).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
+    fn look_at(&mut self, ix: NodeIx, nodes: &NodeTable) {
+        let node = nodes.get(ix);
+        let (cap, count) = self.key.counts(node);
+        let old_cap = std::mem::replace(&mut self.caps[ix.at()], cap);
+        self.caps_total = self.caps_total - u64::from(old_cap) + u64::from(cap);
+        if let Some((count, place)) = self.places[ix.at()].take() {
+            self.index.remove(count, &place);
+        }
+        if let Some(node) = node.filter(|_| count > 0) {
+            let place = Place { free: node.free(), name: Arc::clone(&node.name), ix };
+            self.index.insert(count, place.clone());
+            self.places[ix.at()] = Some((count, place));
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ShapeTable {
+    by_key: BTreeMap<ShapeKey, ShapeIx>,
+    slots: Vec<Option<Shape>>,
+    vacant: Vec<ShapeIx>,
+}
+
+impl ShapeTable {
+    /// The shape's place; each call wants one [`ShapeTable::drop_user`] later.
+    pub(crate) fn add_user(&mut self, key: ShapeKey) -> ShapeIx {
+        let ix = match self.by_key.get(&key) {
+            Some(ix) => *ix,
+            None => {
+                let ix = self.vacant.pop().unwrap_or_else(|| {
+                    self.slots.push(None);
+                    ShapeIx(self.slots.len() - 1)
+                });
+                self.by_key.insert(key.clone(), ix);
+                self.slots[ix.0] = Some(Shape::new(key));
+                ix
+            }
+        };
+        if let Some(shape) = self.slots[ix.0].as_mut() {
+            shape.users += 1;
+        }
+        ix
+    }
+
+    pub(crate) fn drop_user(&mut self, ix: ShapeIx) {
+        let Some(shape) = self.slots[ix.0].as_mut() else { return };
+        shape.users -= 1;
+        if shape.users == 0 {
+            self.by_key.remove(&shape.key);
+            self.slots[ix.0] = None;
+            self.vacant.push(ix);
+        }
+    }
+
+    /// The shape, up to date with the nodes; adds the work to `steps`.
+    pub(crate) fn get(&mut self, ix: ShapeIx, nodes: &NodeTable, steps: &mut u64) -> &Shape {
+        let shape = self.slots[ix.0].as_mut().expect("invariant: a class keeps its shapes alive");
+        *steps += shape.follow(nodes);
+        shape
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(rooms: &[(&str, u32, i64)]) -> FitIndex {
+        let mut table = NodeTable::default();
+        let mut index = FitIndex::default();
+        for (name, count, gpus) in rooms {
+            let ix = table.intern(name);
+            let free = Amounts { gpu_milli: gpus * 1000, ..Amounts::default() };
+            index.insert(*count, Place { free, name: (*name).into(), ix });
+        }
+        index
+    }
+
+    #[test]
+    fn the_fewest_nodes_then_the_least_left_over() {
+        let rooms = [("a", 4, 4), ("b", 4, 5), ("c", 2, 3), ("d", 2, 2), ("e", 1, 1)];
+        let check = |wanted, expected: &[u32]| {
+            let chosen = index(&rooms).choose(wanted);
+            assert_eq!(chosen.iter().map(|(_, count)| *count).collect::<Vec<_>>(), expected, "{wanted}");
+            let nodes: BTreeSet<usize> = chosen.iter().map(|(ix, _)| ix.at()).collect();
+            assert_eq!(nodes.len(), chosen.len(), "each node once");
+        };
+        check(0, &[]);
+        check(1, &[1]);
+        check(2, &[2]);
+        check(3, &[3]);
+        check(5, &[4, 1]);
+        check(6, &[4, 2]);
+        check(8, &[4, 4]);
+        check(11, &[4, 4, 2, 1]);
+        check(13, &[4, 4, 2, 2, 1]);
+        check(99, &[4, 4, 2, 2, 1]);
+        assert_eq!(index(&rooms).choose(2)[0].0.at(), 3, "d leaves nothing, c leaves one");
+    }
+}
