@@ -32,6 +32,13 @@ fn structural(schema: &Value, depth: usize) -> Value {
         return inner;
     }
     let mut out = Map::new();
+    if let Some(words) = words_of(schema) {
+        let description = schema.get("description").map(|text| ("description".to_owned(), text.clone()));
+        out.extend(description);
+        out.insert("type".to_owned(), Value::from("string"));
+        out.insert("enum".to_owned(), Value::from(words));
+        return Value::Object(out);
+    }
     for name in ["description", "enum", "required", "default"] {
         if let Some(value) = schema.get(name) {
             out.insert(name.to_owned(), value.clone());
@@ -85,6 +92,20 @@ fn nullable_inner(schema: &Map<String, Value>) -> Option<&Value> {
         (Some(only), None) => Some(only),
         _ => None,
     }
+}
+
+/// The words of a choice whose variants are documented one by one.
+fn words_of(schema: &Map<String, Value>) -> Option<Vec<Value>> {
+    let choices = schema.get("oneOf").or_else(|| schema.get("anyOf"))?.as_array()?;
+    let mut words = Vec::new();
+    for choice in choices.iter().filter(|choice| choice["type"] != "null") {
+        match (&choice["const"], &choice["enum"]) {
+            (word @ Value::String(_), _) => words.push(word.clone()),
+            (_, Value::Array(some)) if some.iter().all(Value::is_string) => words.extend(some.iter().cloned()),
+            _ => return None,
+        }
+    }
+    Some(words).filter(|words| !words.is_empty())
 }
 
 fn type_of(schema: &Map<String, Value>) -> Option<&str> {
