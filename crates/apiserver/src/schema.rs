@@ -31,13 +31,6 @@ fn structural(schema: &Value, depth: usize) -> Value {
         }
         return inner;
     }
-    if let Some(words) = choice_of_words(schema) {
-        let mut out = json!({"type": "string", "enum": words});
-        if let Some(description) = schema.get("description") {
-            out["description"] = description.clone();
-        }
-        return out;
-    }
     let mut out = Map::new();
     if let Some(words) = words_of(schema) {
         let description = schema.get("description").map(|text| ("description".to_owned(), text.clone()));
@@ -83,17 +76,6 @@ fn structural(schema: &Value, depth: usize) -> Value {
         out.insert(PRESERVE.to_owned(), Value::from(true));
     }
     Value::Object(out)
-}
-
-/// The words, where a schema is "one of these words", each with a description of its own.
-fn choice_of_words(schema: &Map<String, Value>) -> Option<Vec<Value>> {
-    let choices = schema.get("oneOf").or_else(|| schema.get("anyOf"))?.as_array()?;
-    let word = |choice: &Value| match (&choice["const"], choice["enum"].as_array().map(Vec::as_slice)) {
-        (Value::String(word), _) => Some(vec![Value::from(word.as_str())]),
-        (_, Some(words)) if words.iter().all(Value::is_string) => Some(words.to_vec()),
-        _ => None,
-    };
-    choices.iter().map(word).collect::<Option<Vec<_>>>().map(|words| words.concat())
 }
 
 fn open() -> Value {
