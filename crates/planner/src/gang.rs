@@ -35,15 +35,15 @@ pub(crate) struct ClassKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClassIx(usize);
 
-/// As long as what a proof rests on has not changed, it need not be made again.
+/// What a proof rests on, in which version. As long as that has not changed, it need not be made again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rests {
     /// On which nodes there are.
-    OnNodes(u64),
+    Nodes(u64),
     /// On no room having been made.
-    OnRoom(u64),
+    Room(u64),
     /// On everything.
-    OnState(u64),
+    State(u64),
 }
 
 /// Whether room is kept for a gang that waits.

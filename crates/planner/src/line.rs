@@ -42,6 +42,8 @@ pub(crate) struct Line {
     tried: usize,
     homes: Vec<Home>,
     kept: Kept,
+    /// The state of the world in which the first home was found.
+    as_of: Option<u64>,
 }
 
 impl Line {
@@ -54,8 +56,10 @@ impl Line {
         }
     }
 
-    /// What the gangs of the line keep. One for which there is no room beside those before it keeps nothing yet.
-    pub(crate) fn kept(&mut self, space: &mut Space) -> &Kept {
+    /// What the gangs of the line keep; `state` is the version of what `space` is like. One for which there is no room
+    /// beside those before it keeps nothing yet.
+    pub(crate) fn kept(&mut self, space: &mut Space, state: u64) -> &Kept {
+        self.as_of.get_or_insert(state);
         for (key, groups) in std::mem::take(&mut self.pending) {
             let Some(home) = space.home(&groups, &self.kept) else { continue };
             let needs = space.needs(&groups, &home);
@@ -65,9 +69,15 @@ impl Line {
         &self.kept
     }
 
+    /// The state that a proof rests on which was made in `state` with what is kept. Homes that were found before
+    /// something started in the same plan may not be where they would be found now.
+    pub(crate) fn as_of(&self, state: u64) -> u64 {
+        self.as_of.unwrap_or(state)
+    }
+
     /// The homes of the line.
-    pub(crate) fn homes(&mut self, space: &mut Space) -> &[Home] {
-        self.kept(space);
+    pub(crate) fn homes(&mut self, space: &mut Space, state: u64) -> &[Home] {
+        self.kept(space, state);
         &self.homes
     }
 

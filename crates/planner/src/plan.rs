@@ -110,7 +110,7 @@ impl World {
 
     fn look_at(&mut self, ix: ClassIx, line: &mut Line) -> Look {
         let class = self.classes.get(ix);
-        let rests = Rests::OnState(self.versions.state);
+        let rests = Rests::State(self.versions.state);
         if let Some(reason) = self.queue_reason(&class.key.queue) {
             return Look::Waits(Proof { reason, ground: Ground::None, rests });
         }
@@ -123,11 +123,14 @@ impl World {
         let Some(placement) = self.space.fit(&groups, &Kept::default()) else {
             return Look::Waits(self.prove(ix, &groups));
         };
-        let kept = line.kept(&mut self.space);
+        let kept = line.kept(&mut self.space, self.versions.state);
         let placement = if kept.is_empty() { Some(placement) } else { self.space.fit(&groups, kept) };
         match placement {
             Some(placement) => Look::Fits(placement),
-            None => Look::Waits(Proof { reason: WaitReason::BehindOthers, ground: Ground::Kept, rests }),
+            None => {
+                let rests = Rests::State(line.as_of(self.versions.state));
+                Look::Waits(Proof { reason: WaitReason::BehindOthers, ground: Ground::Kept, rests })
+            }
         }
     }
 
@@ -137,13 +140,13 @@ impl World {
         // With several groups, a placement may be missed in one state and found in another with less room.
         let exact = groups.iter().filter(|group| group.count > 0).count() <= 1;
         if self.space.could_hold(groups) {
-            let rests = if exact { Rests::OnRoom(room) } else { Rests::OnState(state) };
+            let rests = if exact { Rests::Room(room) } else { Rests::State(state) };
             return Proof { reason: WaitReason::InsufficientCapacity, ground: Ground::Kept, rests };
         }
         let members = &self.classes.get(ix).key.members;
         let impossible = members.iter().any(|group| self.space.impossible(group).is_some());
         let reason = if impossible { WaitReason::NoSuchNode } else { WaitReason::InsufficientCapacity };
-        let rests = if exact || impossible { Rests::OnNodes(nodes) } else { Rests::OnState(state) };
+        let rests = if exact || impossible { Rests::Nodes(nodes) } else { Rests::State(state) };
         Proof { reason, ground: Ground::None, rests }
     }
 
@@ -216,9 +219,9 @@ impl World {
 /// Whether nothing has changed on which a proof rests.
 fn holds(proof: Proof, versions: Versions) -> bool {
     match proof.rests {
-        Rests::OnNodes(version) => version == versions.nodes,
-        Rests::OnRoom(version) => version == versions.room,
-        Rests::OnState(version) => version == versions.state,
+        Rests::Nodes(version) => version == versions.nodes,
+        Rests::Room(version) => version == versions.room,
+        Rests::State(version) => version == versions.state,
     }
 }
 

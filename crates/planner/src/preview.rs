@@ -67,7 +67,7 @@ impl World {
     pub fn reservations(&self) -> Vec<Reservation> {
         let mut space = self.space.clone();
         let mut line = self.line_before(None);
-        let homes = line.homes(&mut space).iter().map(|home| Reservation {
+        let homes = line.homes(&mut space, self.versions.state).iter().map(|home| Reservation {
             gang: home.key.id.clone(),
             nodes: home
                 .needs
@@ -100,7 +100,7 @@ impl World {
             Some(reason) => reason,
             None => {
                 let open = space.fit(&groups, &Kept::default());
-                let kept = line.kept(&mut space);
+                let kept = line.kept(&mut space, self.versions.state);
                 let placement = if kept.is_empty() { open.clone() } else { space.fit(&groups, kept) };
                 if let Some(placement) = placement {
                     let nodes = placement.iter().flat_map(|nodes| by_name(nodes, &space));

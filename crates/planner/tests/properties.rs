@@ -388,7 +388,14 @@ proptest! {
 
     #[test]
     fn who_starts_leaves_what_is_kept(moves in moves()) {
-        follow(moves, |model, _, after, plan| {
+        // With several groups in a gang, a home may be found only after another gang has started in the same plan.
+        let simple = moves.into_iter().map(|mut what| {
+            if let Move::Submit { members, .. } = &mut what {
+                members.truncate(1);
+            }
+            what
+        });
+        follow(simple.collect(), |model, _, after, plan| {
             let reservations = after.reservations();
             let used = model.used();
             for start in &plan.starts {
@@ -421,13 +428,14 @@ proptest! {
     #[test]
     fn a_flood_of_later_gangs_starves_nobody(
         gpus in proptest::collection::vec(2i64..9, 1..5),
-        wanted in (1u32..5, 1i64..9),
+        wanted in (0u32..5, 0i64..9),
         flood in proptest::collection::vec((1u32..3, 1i64..5, 1usize..6), 4..12),
     ) {
         let mut w = world(gpus.iter().enumerate().map(|(index, gpus)| node(&format!("n{index}"), *gpus, 8)));
-        let big = gang("big", 1_000, group(wanted.0, wanted.1, 0));
-        let holds: i64 = gpus.iter().map(|gpus| gpus / wanted.1).sum();
-        prop_assume!(holds >= i64::from(wanted.0));
+        let each = 1 + wanted.1 % gpus.iter().max().unwrap();
+        let holds: i64 = gpus.iter().map(|gpus| gpus / each).sum();
+        let count = 1 + wanted.0 % u32::try_from(holds).unwrap();
+        let big = gang("big", 1_000, group(count, each, 0));
         let mut ends: BTreeMap<GangId, usize> = BTreeMap::new();
         // The first batch is before it, and each of these and it may have to wait for its home to improve step by step,
         // each step as long as the longest gang runs.
