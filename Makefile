@@ -38,5 +38,5 @@ clean: ## Removes what the demo left; `cargo clean` and `rm -rf .venv` remove th
 
 .PHONY: toolchain
 toolchain:
-	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust with rustup (https://rustup.rs), then run this again" >&2; exit 1; }
+	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust with rustup, then run this again" >&2; exit 1; }
 	@command -v cc >/dev/null || { echo "a C linker is missing: install gcc or clang, then run this again" >&2; exit 1; }
