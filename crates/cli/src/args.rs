@@ -6,7 +6,13 @@ use std::path::PathBuf;
 
 /// Run distributed training: on this machine, or on a cluster.
 #[derive(Debug, Parser)]
-#[command(name = "regatta", version, propagate_version = true, max_term_width = 100, arg_required_else_help = true)]
+#[command(
+    name = "regatta",
+    version,
+    propagate_version = true,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
 pub struct Cli {
     /// Where to run, for every verb.
     #[command(flatten)]
@@ -364,7 +370,10 @@ mod tests {
 
     #[test]
     fn commands_are_kept_as_typed() {
-        let cli = Cli::try_parse_from(["regatta", "run", "--gpus", "2", "--", "python", "-u", "train.py", "--lr", "1"]).unwrap();
+        let cli = Cli::try_parse_from([
+            "regatta", "run", "--gpus", "2", "--", "python", "-u", "train.py", "--lr", "1",
+        ])
+        .unwrap();
         let Verb::Run(run) = cli.verb else { panic!("run") };
         assert_eq!(run.command, ["python", "-u", "train.py", "--lr", "1"]);
         assert!(Cli::try_parse_from(["regatta", "up", "--nodes", "0"]).is_err());

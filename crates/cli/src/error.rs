@@ -26,7 +26,10 @@ impl Exit {
     pub const ALL: &'static [(Self, &'static str)] = &[
         (Self::Failure, "something failed that none of the others names"),
         (Self::Usage, "what was typed, or what the file says, cannot be"),
-        (Self::Refused, "the server refused: an impossible request, a conflict, or a confirmation that was not given"),
+        (
+            Self::Refused,
+            "the server refused: an impossible request, a conflict, or a confirmation that was not given",
+        ),
         (Self::NotFound, "there is no such object"),
         (Self::Unreachable, "the server, or the local daemon, cannot be reached"),
         (Self::TimedOut, "the wait took longer than it was allowed to"),
@@ -91,7 +94,9 @@ pub(crate) fn from_kube(error: &kube::Error, doing: &str) -> Error {
             };
             let error = Error::new(exit, format!("cannot {doing}: {}", status.message));
             match status.code {
-                401 => error.fix("the token of the kubeconfig is not the server's; `regatta up` writes a fresh kubeconfig"),
+                401 => error.fix(
+                    "the token of the kubeconfig is not the server's; `regatta up` writes a fresh kubeconfig",
+                ),
                 _ => error,
             }
         }

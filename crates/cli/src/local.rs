@@ -125,7 +125,19 @@ mod tests {
         options.network = NetworkMode::Host;
         assert_eq!(
             options.to_args(),
-            ["up", "--data-dir", "/tmp/r", "--nodes", "2", "--gpus", "4", "--port", "7000", "--network", "host"]
+            [
+                "up",
+                "--data-dir",
+                "/tmp/r",
+                "--nodes",
+                "2",
+                "--gpus",
+                "4",
+                "--port",
+                "7000",
+                "--network",
+                "host"
+            ]
         );
     }
 }

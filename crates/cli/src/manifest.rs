@@ -2,7 +2,7 @@
 
 mod translate;
 
-pub(crate) use translate::{Place, to_job};
+pub(crate) use translate::{Place, Runtime, absolute, to_job};
 
 use crate::args::Run;
 use crate::error::{Error, Result};
@@ -124,8 +124,27 @@ pub enum Secrets {
 
 /// Names of the fields, by level.
 const FIELDS: &[&str] = &[
-    "name", "image", "nodes", "gpus", "gpu", "cpus", "memory", "procsPerNode", "launcher", "run", "setup", "env",
-    "secrets", "mounts", "workdir", "queue", "priority", "checkpoint", "limits", "maxRestarts", "labels",
+    "name",
+    "image",
+    "nodes",
+    "gpus",
+    "gpu",
+    "cpus",
+    "memory",
+    "procsPerNode",
+    "launcher",
+    "run",
+    "setup",
+    "env",
+    "secrets",
+    "mounts",
+    "workdir",
+    "queue",
+    "priority",
+    "checkpoint",
+    "limits",
+    "maxRestarts",
+    "labels",
 ];
 const LIMITS: &[&str] = &["runtime", "cost"];
 
@@ -134,7 +153,10 @@ pub(crate) fn read(path: &Path) -> Result<Manifest> {
     let fail = |e: std::io::Error| Error::usage(format!("cannot read {}: {e}", path.display()));
     let size = std::fs::metadata(path).map_err(fail)?.len();
     if size > FILE_BYTES_MAX {
-        return Err(Error::usage(format!("{} has {size} bytes; a run is described in at most {FILE_BYTES_MAX}", path.display())));
+        return Err(Error::usage(format!(
+            "{} has {size} bytes; a run is described in at most {FILE_BYTES_MAX}",
+            path.display()
+        )));
     }
     parse(&std::fs::read_to_string(path).map_err(fail)?, &path.display().to_string())
 }
@@ -150,11 +172,22 @@ fn parse(text: &str, file: &str) -> Result<Manifest> {
     serde_saphyr::from_str(text).map_err(|e| bad(&e))
 }
 
-fn check_fields(value: &serde_json::Value, known: &[&str], prefix: &str, text: &str, file: &str) -> Result<()> {
+fn check_fields(
+    value: &serde_json::Value,
+    known: &[&str],
+    prefix: &str,
+    text: &str,
+    file: &str,
+) -> Result<()> {
     let names = value.as_object().into_iter().flat_map(serde_json::Map::keys);
     for name in names.filter(|name| !known.contains(&name.as_str())) {
-        let is_field = |line: &str| line.trim_start().strip_prefix(name.as_str()).is_some_and(|rest| rest.trim_start().starts_with(':'));
-        let line = text.lines().position(is_field).map_or_else(String::new, |index| format!(":{}", index + 1));
+        let is_field = |line: &str| {
+            line.trim_start()
+                .strip_prefix(name.as_str())
+                .is_some_and(|rest| rest.trim_start().starts_with(':'))
+        };
+        let line =
+            text.lines().position(is_field).map_or_else(String::new, |index| format!(":{}", index + 1));
         let error = Error::usage(format!("{file}{line}: unknown field {prefix}{name}"));
         return Err(match nearest(name, known) {
             Some(near) => error.fix(format!("did you mean {prefix}{near}?")),
@@ -214,7 +247,9 @@ impl Manifest {
             match &mut self.secrets {
                 Some(Secrets::Names(names)) => names.extend(run.secret.iter().cloned()),
                 Some(Secrets::Variables(_)) => {
-                    return Err(Error::usage("--secret adds whole Secrets, but the file maps single keys to variables; write all of them in the file"));
+                    return Err(Error::usage(
+                        "--secret adds whole Secrets, but the file maps single keys to variables; write all of them in the file",
+                    ));
                 }
                 None => self.secrets = Some(Secrets::Names(run.secret.clone())),
             }
@@ -228,9 +263,10 @@ impl Manifest {
 }
 
 fn split(pair: &str, flag: &str, form: &str) -> Result<(String, String)> {
-    let (name, value) = pair.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(|| {
-        Error::usage(format!("{flag} {pair:?} is not of the form {form}"))
-    })?;
+    let (name, value) = pair
+        .split_once('=')
+        .filter(|(name, _)| !name.is_empty())
+        .ok_or_else(|| Error::usage(format!("{flag} {pair:?} is not of the form {form}")))?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
@@ -255,7 +291,11 @@ mod tests {
             assert_eq!((error.sentence.as_str(), error.fix.as_deref()), (sentence, Some(fix)));
         };
         check("run: x\nGpus: 2\n", "regatta.yaml:2: unknown field Gpus", "did you mean gpus?");
-        check("run: x\nlimits:\n  runtme: 5\n", "regatta.yaml:3: unknown field limits.runtme", "did you mean limits.runtime?");
+        check(
+            "run: x\nlimits:\n  runtme: 5\n",
+            "regatta.yaml:3: unknown field limits.runtme",
+            "did you mean limits.runtime?",
+        );
         check(
             "completely: other\n",
             "regatta.yaml:1: unknown field completely",
@@ -266,7 +306,8 @@ mod tests {
     #[test]
     fn the_list_of_fields_is_complete() {
         let schema = serde_json::to_value(schemars::schema_for!(Manifest)).unwrap();
-        let mut fields: Vec<&str> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+        let mut fields: Vec<&str> =
+            schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
         let mut known = FIELDS.to_vec();
         fields.sort_unstable();
         known.sort_unstable();
@@ -276,7 +317,12 @@ mod tests {
     #[test]
     fn flags_go_over_the_file() {
         let manifest = parse("run: x\nnodes: 2\nenv: {A: 1}\n", "f").unwrap();
-        let run = Run { nodes: Some("3".into()), env: vec!["B=2=3".into()], command: vec!["y".into()], ..Run::default() };
+        let run = Run {
+            nodes: Some("3".into()),
+            env: vec!["B=2=3".into()],
+            command: vec!["y".into()],
+            ..Run::default()
+        };
         let manifest = manifest.overridden_by(&run).unwrap();
         assert_eq!(manifest.nodes, Some(Count::Number(3)));
         assert_eq!(manifest.env.keys().collect::<Vec<_>>(), ["A", "B"]);

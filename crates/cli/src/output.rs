@@ -83,7 +83,12 @@ impl Table {
 }
 
 /// Prints objects in the form that was asked for; `table` is made only for people.
-pub(crate) fn print(format: Option<Format>, value: &Value, table: impl FnOnce() -> Table, nothing: &str) -> Result<()> {
+pub(crate) fn print(
+    format: Option<Format>,
+    value: &Value,
+    table: impl FnOnce() -> Table,
+    nothing: &str,
+) -> Result<()> {
     match format {
         None => {
             let table = table();
@@ -115,7 +120,10 @@ pub(crate) struct StatusLine {
 
 impl StatusLine {
     pub(crate) fn new() -> Self {
-        Self { shown: false, live: talks_to_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb") }
+        Self {
+            shown: false,
+            live: talks_to_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb"),
+        }
     }
 
     pub(crate) fn is_live(&self) -> bool {
@@ -131,7 +139,8 @@ impl StatusLine {
     /// Shows the line, cut to the width of the terminal.
     pub(crate) fn show(&mut self, line: &str) {
         if self.live {
-            let width = rustix::termios::tcgetwinsize(stderr()).map_or(80, |size| usize::from(size.ws_col.max(20)));
+            let width =
+                rustix::termios::tcgetwinsize(stderr()).map_or(80, |size| usize::from(size.ws_col.max(20)));
             let line: String = line.chars().take(width - 1).collect();
             let mut out = stderr().lock();
             let _ = write!(out, "\r\x1b[2K{line}").and_then(|()| out.flush());

@@ -82,14 +82,25 @@ mod tests {
 
     #[test]
     fn durations() {
-        for (ms, expected) in
-            [(850, "850 ms"), (12_400, "12.4 s"), (200_000, "3m20s"), (7_500_000, "2h05m"), (273_600_000, "3d04h")]
-        {
+        for (ms, expected) in [
+            (850, "850 ms"),
+            (12_400, "12.4 s"),
+            (200_000, "3m20s"),
+            (7_500_000, "2h05m"),
+            (273_600_000, "3d04h"),
+        ] {
             assert_eq!(duration_ms(ms), expected);
         }
-        for (text, expected) in
-            [("12h", Some(43_200)), ("1h30m", Some(5_400)), ("45", Some(45)), ("0", None), ("h", None), ("5x", None), ("1h5", None), ("-3", None)]
-        {
+        for (text, expected) in [
+            ("12h", Some(43_200)),
+            ("1h30m", Some(5_400)),
+            ("45", Some(45)),
+            ("0", None),
+            ("h", None),
+            ("5x", None),
+            ("1h5", None),
+            ("-3", None),
+        ] {
             assert_eq!(parse_duration_seconds(text), expected, "{text}");
         }
     }
@@ -98,7 +109,14 @@ mod tests {
     fn sums_of_money() {
         assert_eq!(money(12_500_000, "USD"), "12.50 USD");
         assert_eq!(money(42, "USD"), "0.000042 USD");
-        for (text, expected) in [("500 USD", Some(500_000_000)), ("12.5 EUR", Some(12_500_000)), ("0 USD", None), ("5", None), ("5 usd", None), ("1.1234567 USD", None)] {
+        for (text, expected) in [
+            ("500 USD", Some(500_000_000)),
+            ("12.5 EUR", Some(12_500_000)),
+            ("0 USD", None),
+            ("5", None),
+            ("5 usd", None),
+            ("1.1234567 USD", None),
+        ] {
             assert_eq!(parse_money(text).map(|(micros, _)| micros), expected, "{text}");
         }
     }

@@ -4,8 +4,8 @@ use super::{Manifest, OneOrMany, Secrets, nearest};
 use crate::text::{parse_duration_seconds, parse_money};
 use regatta_types::job::{CheckpointSpec, Job, JobSpec, Launcher, Limits, Recovery, Role, Source};
 use regatta_types::pod::{
-    ConfigMapVolume, Container, EmptyDir, EnvFromSource, EnvVar, EnvVarSource, HostPath, KeySelector, LocalRef,
-    PodTemplate, SecretVolume, Volume, VolumeMount,
+    ConfigMapVolume, Container, EmptyDir, EnvFromSource, EnvVar, EnvVarSource, HostPath, KeySelector,
+    LocalRef, PodTemplate, SecretVolume, Volume, VolumeMount,
 };
 use regatta_types::{Quantity, labels, resource};
 use serde_json::json;
@@ -42,7 +42,9 @@ pub(crate) fn to_job(manifest: &Manifest, place: &Place) -> Result<(Job, Vec<Str
     let checkpoint = manifest.checkpoint.as_ref().map(|path| absolute(&place.workdir, path));
     let (volumes, mounts) = volumes(manifest, place, &mut problems);
     if manifest.image.is_some() && place.runtime == Runtime::Local {
-        notices.push("image is ignored: on this machine ranks are processes and use what is installed".to_owned());
+        notices.push(
+            "image is ignored: on this machine ranks are processes and use what is installed".to_owned(),
+        );
     }
     if place.runtime == Runtime::Cluster && manifest.image.is_none() {
         problems.add("image: a cluster needs an image to run; name one");
@@ -137,8 +139,13 @@ fn command(manifest: &Manifest, problems: &mut Problems) -> (Vec<String>, String
 
 fn is_single_command(run: &str) -> bool {
     let first = run.split_whitespace().next().unwrap_or_default();
-    let words = ["cd", "export", "if", "for", "while", "until", "case", "set", "source", ".", "exec", "eval", "trap", "exit", "umask", "ulimit", "unset", "!", "time", "test", "["];
-    !run.contains([';', '&', '|', '\n', '(', ')', '{', '}', '`']) && !first.contains('=') && !words.contains(&first)
+    let words = [
+        "cd", "export", "if", "for", "while", "until", "case", "set", "source", ".", "exec", "eval", "trap",
+        "exit", "umask", "ulimit", "unset", "!", "time", "test", "[",
+    ];
+    !run.contains([';', '&', '|', '\n', '(', ')', '{', '}', '`'])
+        && !first.contains('=')
+        && !words.contains(&first)
 }
 
 /// Kubernetes replaces `$(NAME)` in commands and values; what people write is meant as it is.
@@ -150,7 +157,9 @@ fn nodes(manifest: &Manifest, problems: &mut Problems) -> u32 {
     let Some(count) = &manifest.nodes else { return 1 };
     let text = count.text();
     if text.contains("..") {
-        problems.add(format!("nodes: {text:?} asks for an elastic run, which is not supported yet; write one number"));
+        problems.add(format!(
+            "nodes: {text:?} asks for an elastic run, which is not supported yet; write one number"
+        ));
         return 1;
     }
     match text.parse::<u32>() {
@@ -175,7 +184,9 @@ fn amounts(manifest: &Manifest, problems: &mut Problems) -> BTreeMap<String, Qua
             Ok(quantity) => {
                 amounts.insert(name.to_owned(), quantity);
             }
-            Err(error) => problems.add(format!("{field}: {error}; write for example `cpus: 4`, `memory: 8Gi`")),
+            Err(error) => {
+                problems.add(format!("{field}: {error}; write for example `cpus: 4`, `memory: 8Gi`"))
+            }
         }
     }
     amounts
@@ -232,7 +243,10 @@ fn limits(manifest: &Manifest, problems: &mut Problems) -> Limits {
     if let Some(runtime) = &manifest.limits.runtime {
         limits.runtime_seconds = parse_duration_seconds(&runtime.text());
         if limits.runtime_seconds.is_none() {
-            problems.add(format!("limits.runtime: {:?} is not a duration; write for example 12h or 90m", runtime.text()));
+            problems.add(format!(
+                "limits.runtime: {:?} is not a duration; write for example 12h or 90m",
+                runtime.text()
+            ));
         }
     }
     if let Some(cost) = &manifest.limits.cost {
@@ -241,7 +255,8 @@ fn limits(manifest: &Manifest, problems: &mut Problems) -> Limits {
                 limits.cost_micros = Some(micros);
                 limits.currency = Some(currency);
             }
-            None => problems.add(format!("limits.cost: {cost:?} is not an amount of money; write for example 500 USD")),
+            None => problems
+                .add(format!("limits.cost: {cost:?} is not an amount of money; write for example 500 USD")),
         }
     }
     limits
@@ -268,10 +283,12 @@ fn volumes(manifest: &Manifest, place: &Place, problems: &mut Problems) -> (Vec<
                 volume.host_path = Some(host_path);
             }
             "configmap" => {
-                volume.config_map = Some(ConfigMapVolume { name: rest.to_owned(), ..ConfigMapVolume::default() });
+                volume.config_map =
+                    Some(ConfigMapVolume { name: rest.to_owned(), ..ConfigMapVolume::default() });
             }
             "secret" => {
-                volume.secret = Some(SecretVolume { secret_name: rest.to_owned(), ..SecretVolume::default() });
+                volume.secret =
+                    Some(SecretVolume { secret_name: rest.to_owned(), ..SecretVolume::default() });
             }
             "emptydir" => volume.empty_dir = Some(EmptyDir::default()),
             "pvc" if place.runtime == Runtime::Cluster => {
@@ -283,12 +300,20 @@ fn volumes(manifest: &Manifest, place: &Place, problems: &mut Problems) -> (Vec<
             }
             other => {
                 let known = ["hostpath", "configmap", "secret", "emptydir", "pvc"];
-                let hint = nearest(other, &known).map_or_else(String::new, |near| format!("; did you mean {near}://?"));
-                problems.add(format!("mounts: {path}: {other}:// is not one of {}{hint}", known.map(|k| format!("{k}://")).join(", ")));
+                let hint = nearest(other, &known)
+                    .map_or_else(String::new, |near| format!("; did you mean {near}://?"));
+                problems.add(format!(
+                    "mounts: {path}: {other}:// is not one of {}{hint}",
+                    known.map(|k| format!("{k}://")).join(", ")
+                ));
                 continue;
             }
         }
-        mounts.push(VolumeMount { name: volume.name.clone(), mount_path: path.clone(), ..VolumeMount::default() });
+        mounts.push(VolumeMount {
+            name: volume.name.clone(),
+            mount_path: path.clone(),
+            ..VolumeMount::default()
+        });
         volumes.push(volume);
     }
     (volumes, mounts)
@@ -311,7 +336,11 @@ pub(crate) fn absolute(base: &Path, path: &str) -> PathBuf {
 
 fn check_name(name: &str, problems: &mut Problems) -> String {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let ok = !name.is_empty() && name.len() <= 50 && name.chars().all(allowed) && !name.starts_with('-') && !name.ends_with('-');
+    let ok = !name.is_empty()
+        && name.len() <= 50
+        && name.chars().all(allowed)
+        && !name.starts_with('-')
+        && !name.ends_with('-');
     if !ok {
         problems.add(format!("name: {name:?} must be at most 50 lower-case letters, digits and '-', with a letter or digit at both ends"));
     }
@@ -327,7 +356,8 @@ fn name_from(command: &str) -> String {
     };
     let script = words.iter().find(|word| [".py", ".sh"].iter().any(|end| word.ends_with(end)));
     let raw = script.or(words.first()).map(|word| stem(word)).unwrap_or_default();
-    let clean: String = raw.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(20).collect();
+    let clean: String =
+        raw.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(20).collect();
     let clean = clean.trim_matches('-');
     if clean.is_empty() { "job".to_owned() } else { clean.to_owned() }
 }
@@ -361,7 +391,11 @@ mod tests {
     fn commands() {
         let check = |run: &str, expected: &str| {
             let job = job(&manifest(run));
-            assert_eq!(job.spec.roles[0].template.spec.containers[0].command, ["/bin/sh", "-c", expected], "{run}");
+            assert_eq!(
+                job.spec.roles[0].template.spec.containers[0].command,
+                ["/bin/sh", "-c", expected],
+                "{run}"
+            );
             assert_eq!(job.spec.source.command, run);
         };
         check("torchrun train.py --lr 1e-4", "exec torchrun train.py --lr 1e-4");
@@ -369,8 +403,12 @@ mod tests {
         check("A=1 python x.py", "A=1 python x.py");
         check("echo $HOME", "exec echo $$HOME");
         check("python x.py | tee log", "python x.py | tee log");
-        let argv = Manifest { argv: vec!["python".into(), "a b.py".into(), "$(X)".into()], ..Manifest::default() };
-        assert_eq!(job(&argv).spec.roles[0].template.spec.containers[0].command, ["python", "a b.py", "$$(X)"]);
+        let argv =
+            Manifest { argv: vec!["python".into(), "a b.py".into(), "$(X)".into()], ..Manifest::default() };
+        assert_eq!(
+            job(&argv).spec.roles[0].template.spec.containers[0].command,
+            ["python", "a b.py", "$$(X)"]
+        );
     }
 
     #[test]
@@ -398,23 +436,40 @@ mod tests {
             setup: Some("pip install -r requirements.txt".into()),
             env: BTreeMap::from([("A".to_owned(), Count::Text("$x".into()))]),
             secrets: Some(Secrets::Names(vec!["wandb".into()])),
-            mounts: BTreeMap::from([("/data".into(), "/mnt/data".into()), ("/same".into(), "/same".into()), ("/tmp/x".into(), "emptydir://".into())]),
+            mounts: BTreeMap::from([
+                ("/data".into(), "/mnt/data".into()),
+                ("/same".into(), "/same".into()),
+                ("/tmp/x".into(), "emptydir://".into()),
+            ]),
             checkpoint: Some("ckpt".into()),
-            limits: super::super::Limits { runtime: Some(Count::Text("12h".into())), cost: Some("500 USD".into()) },
+            limits: super::super::Limits {
+                runtime: Some(Count::Text("12h".into())),
+                cost: Some("500 USD".into()),
+            },
             ..manifest("torchrun train.py")
         };
         let job = job(&full);
         let role = &job.spec.roles[0];
-        assert_eq!((role.replicas, role.procs_per_node, role.gpu_models.as_slice()), (2, Some(8), &["h100".to_owned()][..]));
+        assert_eq!(
+            (role.replicas, role.procs_per_node, role.gpu_models.as_slice()),
+            (2, Some(8), &["h100".to_owned()][..])
+        );
         let pod = &role.template.spec;
-        assert_eq!(pod.containers[0].resources.limits.keys().collect::<Vec<_>>(), ["cpu", "memory", "nvidia.com/gpu"]);
+        assert_eq!(
+            pod.containers[0].resources.limits.keys().collect::<Vec<_>>(),
+            ["cpu", "memory", "nvidia.com/gpu"]
+        );
         assert_eq!(pod.init_containers[0].command, ["/bin/sh", "-ec", "pip install -r requirements.txt"]);
         assert_eq!(pod.containers[0].env[0].value.as_deref(), Some("$$x"));
         assert_eq!(pod.containers[0].env_from[0].secret_ref.as_ref().unwrap().name, "wandb");
-        let mounted: Vec<&str> = pod.containers[0].volume_mounts.iter().map(|m| m.mount_path.as_str()).collect();
+        let mounted: Vec<&str> =
+            pod.containers[0].volume_mounts.iter().map(|m| m.mount_path.as_str()).collect();
         assert_eq!(mounted, ["/data", "/tmp/x"], "what is there already is not mounted again");
         assert_eq!(job.spec.checkpoint.unwrap().path, "/home/ada/work/ckpt");
-        assert_eq!((job.spec.limits.runtime_seconds, job.spec.limits.cost_micros), (Some(43_200), Some(500_000_000)));
+        assert_eq!(
+            (job.spec.limits.runtime_seconds, job.spec.limits.cost_micros),
+            (Some(43_200), Some(500_000_000))
+        );
         assert_eq!(pod.containers[0].working_dir.as_deref(), Some("/home/ada/work"));
     }
 
@@ -425,12 +480,30 @@ mod tests {
             nodes: Some(Count::Text("2..8".into())),
             cpus: Some(Count::Text("many".into())),
             launcher: Some("torchrn".into()),
-            mounts: BTreeMap::from([("/a".into(), "pvc://x".into()), ("b".into(), "/b".into()), ("/c".into(), "s3://x".into())]),
-            limits: super::super::Limits { runtime: Some(Count::Text("long".into())), cost: Some("5".into()) },
+            mounts: BTreeMap::from([
+                ("/a".into(), "pvc://x".into()),
+                ("b".into(), "/b".into()),
+                ("/c".into(), "s3://x".into()),
+            ]),
+            limits: super::super::Limits {
+                runtime: Some(Count::Text("long".into())),
+                cost: Some("5".into()),
+            },
             ..Manifest::default()
         };
         let problems = to_job(&wrong, &place(Runtime::Local)).unwrap_err();
-        let starts = ["run: ", "mounts: /a: there are no volume claims", "mounts: /c: s3://", "mounts: \"b\" must be", "cpus: ", "nodes: \"2..8\" asks for an elastic run", "launcher: \"torchrn\" is not one of auto, torchrun, ranks, none; did you mean torchrun?", "limits.runtime: ", "limits.cost: ", "name: "];
+        let starts = [
+            "run: ",
+            "mounts: /a: there are no volume claims",
+            "mounts: /c: s3://",
+            "mounts: \"b\" must be",
+            "cpus: ",
+            "nodes: \"2..8\" asks for an elastic run",
+            "launcher: \"torchrn\" is not one of auto, torchrun, ranks, none; did you mean torchrun?",
+            "limits.runtime: ",
+            "limits.cost: ",
+            "name: ",
+        ];
         assert_eq!(problems.len(), starts.len(), "{problems:#?}");
         for (problem, start) in problems.iter().zip(starts) {
             assert!(problem.starts_with(start), "{problem} does not start with {start}");
@@ -441,10 +514,16 @@ mod tests {
     fn a_cluster_wants_an_image_and_has_claims() {
         let mut manifest = manifest("x");
         manifest.mounts.insert("/ckpt".into(), "pvc://shared".into());
-        assert_eq!(to_job(&manifest, &place(Runtime::Cluster)).unwrap_err(), ["image: a cluster needs an image to run; name one"]);
+        assert_eq!(
+            to_job(&manifest, &place(Runtime::Cluster)).unwrap_err(),
+            ["image: a cluster needs an image to run; name one"]
+        );
         manifest.image = Some("pytorch".into());
         let (job, notices) = to_job(&manifest, &place(Runtime::Cluster)).unwrap();
-        assert_eq!(job.spec.roles[0].template.spec.volumes[0].other["persistentVolumeClaim"]["claimName"], "shared");
+        assert_eq!(
+            job.spec.roles[0].template.spec.volumes[0].other["persistentVolumeClaim"]["claimName"],
+            "shared"
+        );
         assert!(notices.is_empty());
         assert_eq!(to_job(&manifest, &place(Runtime::Local)).unwrap_err().len(), 1);
     }
