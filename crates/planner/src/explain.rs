@@ -5,7 +5,6 @@ use crate::fit::{Group, Kept, Placement, Space};
 use crate::gang::{ClassKey, OrderKey};
 use crate::line::Line;
 use crate::nodes::NodeIx;
-use crate::shapes::ShapeKey;
 use crate::verdict::{self, NodeCounts, Numbers, Until, Verdict};
 use crate::world::{Holder, World};
 use regatta_types::reason::WaitReason;
@@ -39,18 +38,25 @@ impl Witness<'_> {
             WaitReason::QueueStopped => return verdict::stopped(&class.queue, members),
             _ => {}
         }
-        let impossible = class.members.iter().find_map(|group| self.space.impossible(group));
-        let free = self.free_for(class);
+        let impossible = class.members.iter().zip(groups).find_map(|(members, group)| {
+            // The long look only where the index knows of no node.
+            if self.space.cap_total(group) > 0 { None } else { self.space.impossible(members) }
+        });
+        let asked = groups.iter().fold(Amounts::default(), |sum, group| sum.upper(group.request));
+        let free = self.space.free_for(groups).only_asked(asked);
         let numbers = Numbers { members, fitting: self.space.fitting(groups), free };
         if let Some(impossible) = impossible {
             return verdict::no_such_node(&impossible, numbers);
         }
         let before =
             self.line.first_before(key).and_then(|id| self.world.gangs.get(id)).map(|gang| &gang.facts);
-        if let Some(first) = before.filter(|_| reason == WaitReason::BehindOthers) {
+        if let Some(first) = before
+            && reason == WaitReason::BehindOthers
+            && self.space.fit(groups, &Kept::default()).is_some()
+        {
             return verdict::behind(first, numbers);
         }
-        self.insufficient(class, groups, numbers, before)
+        Verdict { reason, ..self.insufficient(class, groups, numbers, before) }
     }
 
     fn insufficient(
@@ -93,30 +99,26 @@ impl Witness<'_> {
         Some(Until::NodesAdded { count, like: self.space.nodes.name(node).to_owned() })
     }
 
-    /// What is free on nodes that would do for some group, of what the members ask for.
-    fn free_for(&self, class: &ClassKey) -> Amounts {
-        let shapes: Vec<ShapeKey> = class.members.iter().flat_map(ShapeKey::of).collect();
-        let open = self.space.nodes.known().filter_map(|(_, node, _)| Some((node, node.open()?)));
-        let useful = open.filter(|(_, facts)| shapes.iter().any(|shape| shape.is_eligible(facts)));
-        let free = useful.map(|(node, _)| node.free().upper(Amounts::default()));
-        let asked = class.members.iter().fold(Amounts::default(), |sum, group| sum.upper(group.request));
-        free.fold(Amounts::default(), Amounts::plus).only_asked(asked)
-    }
-
     /// Who must end for the gang to fit, proved by trying; none when that is not enough.
     fn who_must_end(&mut self, groups: &[Group]) -> Option<BTreeSet<Holder>> {
+        let exact = crate::fit::is_exact(groups);
         let mark = self.space.nodes.mark();
         let mut ended: BTreeSet<Holder> = BTreeSet::new();
         let fits = loop {
             // With several groups, the gang may be closest to fitting somewhere else once some have ended.
             let Some(home) = self.space.home(groups, &Kept::default()) else { break false };
             let more = self.who_is_in_the_way(groups, &home, &ended);
+            let nobody = more.is_empty();
+            if exact {
+                // A home that is free is a placement.
+                ended = more;
+                break !nobody;
+            }
             for holder in &more {
                 for (ix, amounts) in self.held_by(holder) {
                     self.space.nodes.try_take(ix, Amounts::default().minus(amounts));
                 }
             }
-            let nobody = more.is_empty();
             ended.extend(more);
             if self.space.fit(groups, &Kept::default()).is_some() {
                 break true;

@@ -83,21 +83,28 @@ impl Amounts {
 impl fmt::Display for Amounts {
     /// In people's units: `2 GPUs, 4 CPU, 8 GiB`; what is zero is left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.told_of(*self))
+    }
+}
+
+impl Amounts {
+    /// In people's units, the resources of which `of` has some: `0 GPUs, 4 CPU` where it has GPUs and CPU.
+    pub fn told_of(self, of: Self) -> String {
         let mut parts = Vec::new();
-        if self.gpu_milli != 0 {
+        if of.gpu_milli != 0 {
             let unit = if self.gpu_milli == 1000 { "GPU" } else { "GPUs" };
             parts.push(format!("{} {unit}", thousandths(self.gpu_milli)));
         }
-        if self.cpu_milli != 0 {
+        if of.cpu_milli != 0 {
             parts.push(format!("{} CPU", thousandths(self.cpu_milli)));
         }
-        if self.memory_bytes != 0 {
+        if of.memory_bytes != 0 {
             parts.push(bytes(self.memory_bytes));
         }
         if parts.is_empty() {
             parts.push(if self.pods == 1 { "1 pod".to_owned() } else { format!("{} pods", self.pods) });
         }
-        f.write_str(&parts.join(", "))
+        parts.join(", ")
     }
 }
 

@@ -5,10 +5,12 @@
 //! undone from a log. As that may miss a placement that exists, more than one order is tried, and the gang's home.
 
 use crate::facts::{Amounts, MemberGroup};
+use crate::merit::Candidate;
 use crate::nodes::{NodeIx, NodeTable};
 use crate::shapes::{FitIndex, Place, ShapeIx, ShapeKey, ShapeTable, to_count};
+use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Members that are alike, as the planner works with them.
@@ -24,28 +26,12 @@ pub(crate) struct Group {
 pub(crate) type Placement = Vec<Vec<(NodeIx, u32)>>;
 
 /// What later gangs must leave free, by node.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Kept {
-    by_node: Vec<Amounts>,
-    is_some: bool,
-}
+pub(crate) type Kept = BTreeMap<NodeIx, Amounts>;
 
-impl Kept {
-    pub(crate) fn add(&mut self, ix: NodeIx, amounts: Amounts) {
-        if self.by_node.len() <= ix.at() {
-            self.by_node.resize(ix.at() + 1, Amounts::default());
-        }
-        self.by_node[ix.at()] = self.by_node[ix.at()].plus(amounts);
-        self.is_some = true;
-    }
-
-    pub(crate) fn on(&self, ix: NodeIx) -> Amounts {
-        self.by_node.get(ix.at()).copied().unwrap_or_default()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        !self.is_some
-    }
+/// Adds to what is kept.
+pub(crate) fn keep(kept: &mut Kept, ix: NodeIx, amounts: Amounts) {
+    let entry = kept.entry(ix).or_default();
+    *entry = entry.plus(amounts);
 }
 
 /// What to do when a group does not fit.
@@ -55,10 +41,6 @@ enum OnShort {
     /// Place what fits, to count it.
     GoOn,
 }
-
-/// A node as a candidate for a gang's home: how many members fit now, what is missing for all it could hold, and how
-/// many that is.
-type Candidate = (Reverse<u32>, Amounts, NodeIx, u32);
 
 /// Nodes and the indexes over them.
 #[derive(Debug, Clone, Default)]
@@ -70,21 +52,31 @@ pub(crate) struct Space {
 }
 
 impl Space {
+    /// A copy of the nodes with what is needed to answer questions about `groups` and `members`.
+    pub(crate) fn sketch<'a>(
+        &self,
+        groups: impl Iterator<Item = &'a Group>,
+        members: &[MemberGroup],
+    ) -> Self {
+        let wanted = groups.flat_map(|group| group.shapes.iter().copied()).collect();
+        let keys: Vec<ShapeKey> = members.iter().flat_map(ShapeKey::of).collect();
+        Self { nodes: self.nodes.clone(), shapes: self.shapes.only(&wanted, &keys), steps: 0 }
+    }
+
     /// Groups of `members`; [`Space::forget`] gives back what they keep alive.
     pub(crate) fn groups(&mut self, members: &[MemberGroup]) -> Arc<[Group]> {
-        let shapes = |space: &mut Self, group: &MemberGroup| {
-            ShapeKey::of(group).into_iter().map(|key| space.shapes.add_user(key)).collect()
-        };
-        let one = |group: &MemberGroup| Group {
-            count: group.count,
-            request: group.request,
-            shapes: shapes(self, group),
+        let one = |group: &MemberGroup| {
+            let keys = ShapeKey::of(group).into_iter();
+            let shapes = keys.map(|key| self.shapes.add_user(key, group.count)).collect();
+            Group { count: group.count, request: group.request, shapes }
         };
         members.iter().map(one).collect()
     }
 
     pub(crate) fn forget(&mut self, groups: &[Group]) {
-        groups.iter().flat_map(|group| &group.shapes).for_each(|ix| self.shapes.drop_user(*ix));
+        for group in groups {
+            group.shapes.iter().for_each(|ix| self.shapes.drop_user(*ix, group.count));
+        }
     }
 
     /// A placement on what is free now, less what is kept for others.
@@ -97,8 +89,7 @@ impl Space {
             }
         }
         // With one group that was exact. With several, no order of choices helps where one alone does not fit.
-        let several = solid(groups).nth(1).is_some();
-        if !several || groups.iter().any(|group| self.most(group) < u64::from(group.count)) {
+        if is_exact(groups) || groups.iter().any(|group| self.most(group) < u64::from(group.count)) {
             return None;
         }
         self.home(groups, kept).filter(|home| self.is_free(groups, home, kept))
@@ -199,7 +190,27 @@ impl Space {
         if !groups.iter().all(|group| enough(self, group)) {
             return false;
         }
-        solid(groups).nth(1).is_none() || self.home(groups, &Kept::default()).is_some()
+        is_exact(groups) || self.home(groups, &Kept::default()).is_some()
+    }
+
+    /// What is free on nodes that would do for some group.
+    pub(crate) fn free_for(&mut self, groups: &[Group]) -> Amounts {
+        let mut ixs = groups.iter().flat_map(|group| &group.shapes);
+        let (Some(&first), more) = (ixs.next(), ixs.collect::<BTreeSet<_>>()) else {
+            return Amounts::default();
+        };
+        if more.iter().all(|ix| **ix == first) {
+            return self.shapes.get(first, &self.nodes, &mut self.steps).free_total;
+        }
+        // A node that would do for several counts once.
+        let mut counted: BTreeMap<NodeIx, Amounts> = BTreeMap::new();
+        for ix in more.into_iter().chain([&first]) {
+            let shape = self.shapes.get(*ix, &self.nodes, &mut self.steps);
+            let open = self.nodes.known().filter_map(|(ix, node, _)| Some((ix, node, node.open()?)));
+            let open = open.filter(|(_, _, facts)| shape.key.is_eligible(facts));
+            counted.extend(open.map(|(ix, node, _)| (ix, node.free().upper(Amounts::default()))));
+        }
+        counted.into_values().fold(Amounts::default(), Amounts::plus)
     }
 
     /// How many members of a group the nodes there are hold when empty, on the shape that they hold most of.
@@ -245,69 +256,54 @@ impl Space {
 
     fn home_in_order(&mut self, groups: &[Group], order: &[usize], kept: &Kept) -> Option<Placement> {
         let mut home: Placement = vec![Vec::new(); groups.len()];
-        let mut taken: BTreeMap<NodeIx, Amounts> = BTreeMap::new();
-        for &at in order {
+        let mut others = Cow::Borrowed(kept);
+        for (done, &at) in order.iter().enumerate() {
             let group = &groups[at];
             let shapes = group.shapes.iter();
-            let found = shapes.copied().find_map(|ix| self.home_of_group(group, ix, kept, &taken))?;
-            for (node, count) in &found {
-                let entry = taken.entry(*node).or_default();
-                *entry = entry.plus(group.request.times(i64::from(*count)));
+            let found = shapes.copied().find_map(|ix| self.home_of_group(group, ix, &others))?;
+            if done + 1 < order.len() {
+                for (node, count) in &found {
+                    keep(others.to_mut(), *node, group.request.times(i64::from(*count)));
+                }
             }
             home[at] = found;
         }
         Some(home)
     }
 
-    fn home_of_group(
-        &mut self,
-        group: &Group,
-        ix: ShapeIx,
-        kept: &Kept,
-        taken: &BTreeMap<NodeIx, Amounts>,
-    ) -> Option<Vec<(NodeIx, u32)>> {
+    /// The best nodes for one group beside what others have of them.
+    fn home_of_group(&mut self, group: &Group, ix: ShapeIx, others: &Kept) -> Option<Vec<(NodeIx, u32)>> {
         let shape = self.shapes.get(ix, &self.nodes, &mut self.steps);
         if shape.caps_total < u64::from(group.count) {
             return None;
         }
-        self.steps += u64::try_from(self.nodes.slot_count()).unwrap_or(u64::MAX);
-        let mut candidates: Vec<Candidate> = Vec::new();
-        for node_ix in self.nodes.slot_ixs().filter(|ix| shape.cap(*ix) > 0) {
-            let Some((facts, used)) =
-                self.nodes.get(node_ix).and_then(|node| Some((node.open()?, node.used)))
-            else {
-                continue;
-            };
-            let others = kept.on(node_ix).plus(taken.get(&node_ix).copied().unwrap_or_default());
-            let room = facts.allocatable.minus(others);
-            let cap = to_count(room.holds(group.request)).min(group.count);
-            if cap > 0 {
-                let free = room.minus(used);
-                let now = to_count(free.holds(group.request)).min(cap);
-                candidates.push((Reverse(now), missing(group.request, cap, free), node_ix, cap));
-            }
-        }
-        let by_merit = |a: &Candidate, b: &Candidate| {
-            (a.0, a.1).cmp(&(b.0, b.1)).then_with(|| self.nodes.name(a.2).cmp(self.nodes.name(b.2)))
+        let key = shape.key.clone();
+        let merits = shape.by_merit(group.count, &self.nodes, &mut self.steps);
+        self.steps += u64::try_from(others.len()).unwrap_or(u64::MAX);
+        let candidate = |(ix, amounts): (&NodeIx, &Amounts)| {
+            Candidate::new(&key, group.count, *ix, self.nodes.get(*ix)?, *amounts)
         };
-        // Each candidate holds at least one member, so the best `count` of them are enough.
-        let enough = usize::try_from(group.count).unwrap_or(usize::MAX);
-        if enough < candidates.len() {
-            candidates.select_nth_unstable_by(enough, by_merit);
-            candidates.truncate(enough);
-        }
-        candidates.sort_unstable_by(by_merit);
+        let shared: BTreeSet<Candidate> = others.iter().filter_map(candidate).collect();
+        let mut shared = shared.iter().peekable();
+        let mut alone = merits.iter().filter(|candidate| !others.contains_key(&candidate.ix)).peekable();
         let mut left = group.count;
         let mut found = Vec::new();
-        for (_, _, node, cap) in candidates {
-            let count = cap.min(left);
-            found.push((node, count));
-            left -= count;
+        loop {
+            let from_shared = match (shared.peek(), alone.peek()) {
+                (Some(a), Some(b)) => a < b,
+                (Some(_), None) => true,
+                (None, Some(_)) => false,
+                (None, None) => return None,
+            };
+            let next = if from_shared { shared.next() } else { alone.next() };
+            let Candidate { ix, cap, .. } = next?;
+            self.steps += 1;
+            found.push((*ix, left.min(*cap)));
+            left -= left.min(*cap);
             if left == 0 {
                 return Some(found);
             }
         }
-        (left == 0).then_some(found)
     }
 
     /// What a placement takes of each node.
@@ -324,7 +320,9 @@ impl Space {
 
     fn is_free(&self, groups: &[Group], placement: &Placement, kept: &Kept) -> bool {
         self.needs(groups, placement).iter().all(|(ix, need)| {
-            self.nodes.get(*ix).is_some_and(|node| node.free().minus(kept.on(*ix)).covers(*need))
+            self.nodes.get(*ix).is_some_and(|node| {
+                node.free().minus(kept.get(ix).copied().unwrap_or_default()).covers(*need)
+            })
         })
     }
 }
@@ -334,14 +332,14 @@ fn solid(groups: &[Group]) -> impl Iterator<Item = (usize, &Group)> {
     groups.iter().enumerate().filter(|(_, group)| group.count > 0)
 }
 
+/// Whether no placement is ever missed: with members of one group only.
+pub(crate) fn is_exact(groups: &[Group]) -> bool {
+    solid(groups).nth(1).is_none()
+}
+
 /// Members in all.
 pub(crate) fn size(groups: &[Group]) -> u64 {
     groups.iter().map(|group| u64::from(group.count)).sum()
-}
-
-/// What is missing in `free` for `count` members.
-pub(crate) fn missing(request: Amounts, count: u32, free: Amounts) -> Amounts {
-    request.times(i64::from(count)).minus(free).upper(Amounts::default()).only_asked(request)
 }
 
 /// The index as it would be if what is kept were used.
@@ -349,11 +347,11 @@ fn leaving(index: &FitIndex, request: Amounts, kept: &Kept, nodes: &NodeTable, s
     let mut limited = FitIndex::default();
     for (count, place) in index.iter() {
         *steps += 1;
-        let kept = kept.on(place.ix);
-        if kept == Amounts::default() {
-            limited.insert(count, place.clone());
-        } else if let Some(node) = nodes.get(place.ix) {
-            limited.insert(to_count(node.free().minus(kept).holds(request)), Place::clone(place));
+        match (kept.get(&place.ix), nodes.get(place.ix)) {
+            (Some(kept), Some(node)) => {
+                limited.insert(to_count(node.free().minus(*kept).holds(request)), Place::clone(place));
+            }
+            _ => limited.insert(count, place.clone()),
         }
     }
     limited

@@ -63,6 +63,16 @@ pub(crate) struct Proof {
     pub(crate) rests: Rests,
 }
 
+impl Proof {
+    /// The reason why the others of the class wait: those that keep nothing themselves wait for the first one.
+    pub(crate) fn reason_of_others(&self) -> WaitReason {
+        match self.ground {
+            Ground::Kept => WaitReason::BehindOthers,
+            Ground::None => self.reason,
+        }
+    }
+}
+
 /// What was said of a class in one state of the world: to its first gang and to the others.
 #[derive(Debug, Clone)]
 pub(crate) struct Said {
@@ -78,8 +88,10 @@ pub(crate) struct Class {
     pub(crate) groups: Arc<[Group]>,
     pub(crate) waiting: BTreeSet<OrderKey>,
     pub(crate) proof: Option<Proof>,
-    /// The reason that the class was last told.
-    pub(crate) told: Option<WaitReason>,
+    /// The reason that its first gang was last told.
+    pub(crate) told_head: Option<WaitReason>,
+    /// The reason that the others were last told.
+    pub(crate) told_others: Option<WaitReason>,
     /// Those that have not been told.
     pub(crate) untold: BTreeSet<OrderKey>,
     pub(crate) said: Option<Said>,
@@ -88,7 +100,7 @@ pub(crate) struct Class {
 impl Class {
     pub(crate) fn new(key: ClassKey, groups: Arc<[Group]>) -> Self {
         let (waiting, untold) = (BTreeSet::new(), BTreeSet::new());
-        Self { key, groups, waiting, proof: None, told: None, untold, said: None }
+        Self { key, groups, waiting, proof: None, told_head: None, told_others: None, untold, said: None }
     }
 }
 

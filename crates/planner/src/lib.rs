@@ -35,6 +35,7 @@ mod explain;
 mod fit;
 mod gang;
 mod line;
+mod merit;
 mod nodes;
 mod shapes;
 

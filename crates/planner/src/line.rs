@@ -15,7 +15,7 @@
 //! of the present state alone: the plan does not depend on how the state came about.
 
 use crate::facts::{Amounts, GangId};
-use crate::fit::{Group, Kept, Space};
+use crate::fit::{Group, Kept, Space, keep};
 use crate::gang::OrderKey;
 use crate::nodes::NodeIx;
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl Line {
         for (key, groups) in std::mem::take(&mut self.pending) {
             let Some(home) = space.home(&groups, &self.kept) else { continue };
             let needs = space.needs(&groups, &home);
-            needs.iter().for_each(|(node, amounts)| self.kept.add(*node, *amounts));
+            needs.iter().for_each(|(node, amounts)| keep(&mut self.kept, *node, *amounts));
             self.homes.push(Home { key, needs });
         }
         &self.kept
@@ -73,6 +73,11 @@ impl Line {
     /// something started in the same plan may not be where they would be found now.
     pub(crate) fn as_of(&self, state: u64) -> u64 {
         self.as_of.unwrap_or(state)
+    }
+
+    /// The groups of gangs that have no home yet.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.pending.iter().flat_map(|(_, groups)| groups.iter())
     }
 
     /// The homes of the line.

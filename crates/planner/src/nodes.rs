@@ -33,6 +33,8 @@ pub(crate) struct Node {
     pub(crate) used: Amounts,
     /// How many hold something here.
     holders: u32,
+    /// Differs whenever anything about it differs; the same again after a try.
+    version: u64,
 }
 
 impl Node {
@@ -55,8 +57,9 @@ pub(crate) struct NodeTable {
     log: Vec<NodeIx>,
     /// Changes before the first one in `log`.
     log_base: u64,
-    /// What was used before each change of the tries under way.
-    undo: Vec<(NodeIx, Amounts)>,
+    last_version: u64,
+    /// What was used, and the version, before each change of the tries under way.
+    undo: Vec<(NodeIx, Amounts, u64)>,
 }
 
 impl NodeTable {
@@ -91,7 +94,8 @@ impl NodeTable {
         });
         let name: Arc<str> = name.into();
         self.by_name.insert(Arc::clone(&name), ix);
-        self.slots[ix.at()] = Some(Node { name, facts: None, used: Amounts::default(), holders: 0 });
+        let version = self.next_version();
+        self.slots[ix.at()] = Some(Node { name, facts: None, used: Amounts::default(), holders: 0, version });
         ix
     }
 
@@ -128,10 +132,6 @@ impl NodeTable {
         self.slots.len()
     }
 
-    pub(crate) fn slot_ixs(&self) -> impl Iterator<Item = NodeIx> + use<> {
-        (0..u32::try_from(self.slots.len()).unwrap_or(u32::MAX)).map(NodeIx)
-    }
-
     /// Books what one holder takes.
     pub(crate) fn take(&mut self, ix: NodeIx, amounts: Amounts) {
         if let Some(node) = self.slots[ix.at()].as_mut() {
@@ -159,7 +159,7 @@ impl NodeTable {
     /// Takes something, or gives it where it is below zero, until [`NodeTable::roll_back`].
     pub(crate) fn try_take(&mut self, ix: NodeIx, amounts: Amounts) {
         if let Some(node) = self.slots[ix.at()].as_mut() {
-            self.undo.push((ix, node.used));
+            self.undo.push((ix, node.used, node.version));
             node.used = node.used.plus(amounts);
         }
         self.changed(ix);
@@ -168,16 +168,35 @@ impl NodeTable {
     /// Undoes everything that was tried since `mark`. Costs what it touched.
     pub(crate) fn roll_back(&mut self, mark: Mark) {
         while self.undo.len() > mark.0
-            && let Some((ix, used)) = self.undo.pop()
+            && let Some((ix, used, version)) = self.undo.pop()
         {
             if let Some(node) = self.slots[ix.at()].as_mut() {
                 node.used = used;
+                node.version = version;
             }
-            self.changed(ix);
+            self.log(ix);
         }
     }
 
+    fn next_version(&mut self) -> u64 {
+        self.last_version += 1;
+        self.last_version
+    }
+
+    /// What a place is like: something else for each node and each state of it, zero for none.
+    pub(crate) fn version(&self, ix: NodeIx) -> u64 {
+        self.get(ix).map_or(0, |node| node.version)
+    }
+
     fn changed(&mut self, ix: NodeIx) {
+        let version = self.next_version();
+        if let Some(node) = self.slots[ix.at()].as_mut() {
+            node.version = version;
+        }
+        self.log(ix);
+    }
+
+    fn log(&mut self, ix: NodeIx) {
         if self.log.len() >= LOG_MIN.max(self.slots.len() * LOG_TIMES_NODES_MAX) {
             self.log_base += u64::try_from(self.log.len()).unwrap_or(u64::MAX);
             self.log.clear();
@@ -191,9 +210,24 @@ impl NodeTable {
     }
 
     /// What has changed since `cursor`; none when the log does not reach back that far.
-    pub(crate) fn changes_since(&self, cursor: u64) -> Option<&[NodeIx]> {
+    fn changes_since(&self, cursor: u64) -> Option<&[NodeIx]> {
         let skip = usize::try_from(cursor.checked_sub(self.log_base)?).ok()?;
         self.log.get(skip..)
+    }
+
+    /// Calls `look_at` for each place that has changed since `cursor`, or for all of them when that is not known.
+    /// Returns how many.
+    pub(crate) fn follow(&self, cursor: Option<u64>, mut look_at: impl FnMut(NodeIx)) -> u64 {
+        match cursor.and_then(|cursor| self.changes_since(cursor)) {
+            Some(changed) => {
+                changed.iter().for_each(|ix| look_at(*ix));
+                u64::try_from(changed.len()).unwrap_or(u64::MAX)
+            }
+            None => {
+                (0..u32::try_from(self.slots.len()).unwrap_or(u32::MAX)).for_each(|ix| look_at(NodeIx(ix)));
+                u64::try_from(self.slots.len()).unwrap_or(u64::MAX)
+            }
+        }
     }
 }
 

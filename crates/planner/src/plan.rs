@@ -2,7 +2,7 @@
 
 use crate::explain::Witness;
 use crate::facts::{GangFacts, GangId, QueueState};
-use crate::fit::{Group, Kept, Placement, Space};
+use crate::fit::{Group, Kept, Placement, Space, is_exact};
 use crate::gang::{ClassIx, Ground, OrderKey, Proof, Rests, Said};
 use crate::line::Line;
 use crate::nodes::NodeIx;
@@ -138,7 +138,7 @@ impl World {
     fn prove(&mut self, ix: ClassIx, groups: &[Group]) -> Proof {
         let Versions { nodes, room, state } = self.versions;
         // With several groups, a placement may be missed in one state and found in another with less room.
-        let exact = groups.iter().filter(|group| group.count > 0).count() <= 1;
+        let exact = is_exact(groups);
         if self.space.could_hold(groups) {
             let rests = if exact { Rests::Room(room) } else { Rests::State(state) };
             return Proof { reason: WaitReason::InsufficientCapacity, ground: Ground::Kept, rests };
@@ -176,16 +176,19 @@ impl World {
         Start { gang: id.clone(), placement: placement.unwrap_or_default() }
     }
 
-    /// Tells gangs why they wait: whole classes whose reason has changed, and gangs that are new.
+    /// Tells gangs why they wait: those whose reason has changed, and those that are new.
     fn tell(&mut self, line: &Line, plan: &mut Plan) {
         let heads: Vec<(OrderKey, ClassIx)> = self.heads.iter().map(|(key, ix)| (key.clone(), *ix)).collect();
         for (head, ix) in heads {
             let class = self.classes.get_mut(ix);
             // Not reached within the budget: it is told by a later plan.
             let Some(proof) = class.proof.filter(|proof| holds(*proof, self.versions)) else { continue };
-            if class.told != Some(proof.reason) {
-                class.told = Some(proof.reason);
-                class.untold.clone_from(&class.waiting);
+            if class.told_head.replace(proof.reason) != Some(proof.reason) {
+                class.untold.insert(head.clone());
+            }
+            let others = proof.reason_of_others();
+            if class.told_others.replace(others) != Some(others) {
+                class.untold.extend(class.waiting.iter().skip(1).cloned());
             }
             let untold = std::mem::take(&mut class.untold);
             if untold.is_empty() {
@@ -208,7 +211,7 @@ impl World {
         let to_head = witness.verdict(&class.key, &class.groups, head, proof.reason);
         let mut others = class.waiting.iter().skip(1);
         let to_others = match others.next() {
-            Some(second) => witness.verdict(&class.key, &class.groups, second, proof.reason),
+            Some(second) => witness.verdict(&class.key, &class.groups, second, proof.reason_of_others()),
             None => to_head.clone(),
         };
         self.space = space;

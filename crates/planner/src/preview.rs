@@ -3,7 +3,7 @@
 use crate::explain::Witness;
 use crate::facts::Amounts;
 use crate::facts::{GangFacts, GangId};
-use crate::fit::{Kept, Space};
+use crate::fit::Kept;
 use crate::gang::{ClassKey, Ground, OrderKey};
 use crate::line::Line;
 use crate::plan::{SlotAssignment, assignments, by_name};
@@ -65,8 +65,8 @@ impl World {
 
     /// What is kept for gangs that wait, as of the last plan, first ones first.
     pub fn reservations(&self) -> Vec<Reservation> {
-        let mut space = self.space.clone();
         let mut line = self.line_before(None);
+        let mut space = self.space.sketch(line.groups(), &[]);
         let homes = line.homes(&mut space, self.versions.state).iter().map(|home| Reservation {
             gang: home.key.id.clone(),
             nodes: home
@@ -93,10 +93,13 @@ impl World {
     fn ask(&self, facts: &GangFacts) -> Preview {
         let key = OrderKey::of(facts);
         let class = ClassKey { queue: facts.queue.clone(), members: facts.members.clone() };
-        let mut space: Space = self.space.clone();
-        let groups = space.groups(&facts.members);
         let mut line = self.line_before(Some(&key));
-        let reason = match self.queue_reason(&facts.queue) {
+        let mut space = self.space.sketch(line.groups(), &facts.members);
+        let groups = space.groups(&facts.members);
+        let ahead = self.classes.find(&class).map(|ix| self.classes.get(ix));
+        let ahead = ahead.filter(|class| class.waiting.first().is_some_and(|head| *head < key));
+        let ahead = ahead.and_then(|class| class.proof).filter(|proof| proof.ground == Ground::Kept);
+        let reason = match self.queue_reason(&facts.queue).or(ahead.map(|proof| proof.reason_of_others())) {
             Some(reason) => reason,
             None => {
                 let open = space.fit(&groups, &Kept::default());

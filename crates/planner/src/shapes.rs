@@ -4,12 +4,13 @@
 //! whether a group fits is one comparison, and where it fits best is a few look-ups.
 
 use crate::facts::{Amounts, MemberGroup, NodeFacts};
+use crate::merit::MeritIndex;
 use crate::nodes::{Node, NodeIx, NodeTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A place in the table of shapes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ShapeIx(usize);
 
 /// What one member asks of a node.
@@ -37,15 +38,10 @@ impl ShapeKey {
         model_fits && self.selector.iter().all(|(key, value)| node.labels.get(key) == Some(value))
     }
 
-    /// How many members a node holds when it is empty, and how many now.
-    fn counts(&self, node: Option<&Node>) -> (u32, u32) {
-        let Some(node) = node else { return (0, 0) };
-        match node.open().filter(|facts| self.is_eligible(facts)) {
-            Some(facts) => {
-                (to_count(facts.allocatable.holds(self.request)), to_count(node.free().holds(self.request)))
-            }
-            None => (0, 0),
-        }
+    /// How many members a node holds when it is empty, and how many now; none where they may not go.
+    fn counts(&self, node: &Node) -> Option<(u32, u32)> {
+        let facts = node.open().filter(|facts| self.is_eligible(facts))?;
+        Some((to_count(facts.allocatable.holds(self.request)), to_count(node.free().holds(self.request))))
     }
 }
 
@@ -119,58 +115,83 @@ impl FitIndex {
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
     pub(crate) key: ShapeKey,
-    users: u32,
+    /// Groups that use it, by how many members they have.
+    users: BTreeMap<u32, u32>,
     /// How far it has followed the log; none before it was first used.
     cursor: Option<u64>,
-    /// Members that each node holds when empty.
-    caps: Vec<u32>,
+    /// What the shape has of each node.
+    on: Vec<OnNode>,
+    /// Members that all nodes together hold when empty.
     pub(crate) caps_total: u64,
-    /// Where each node is in the index.
-    places: Vec<Option<(u32, Place)>>,
+    /// What is free on the nodes that would do.
+    pub(crate) free_total: Amounts,
     pub(crate) index: FitIndex,
+    /// Nodes by merit, for groups of so many members; made when first asked for.
+    merits: BTreeMap<u32, MeritIndex>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct OnNode {
+    /// The version that was looked at.
+    version: u64,
+    cap: u32,
+    free: Amounts,
+    place: Option<(u32, Place)>,
 }
 
 impl Shape {
     fn new(key: ShapeKey) -> Self {
-        let index = FitIndex::default();
-        Self { key, users: 0, cursor: None, caps: Vec::new(), caps_total: 0, places: Vec::new(), index }
+        Self {
+            key,
+            users: BTreeMap::new(),
+            cursor: None,
+            on: Vec::new(),
+            caps_total: 0,
+            free_total: Amounts::default(),
+            index: FitIndex::default(),
+            merits: BTreeMap::new(),
+        }
     }
 
     /// Members that a node holds when empty.
     pub(crate) fn cap(&self, ix: NodeIx) -> u32 {
-        self.caps.get(ix.at()).copied().unwrap_or(0)
+        self.on.get(ix.at()).map_or(0, |on| on.cap)
+    }
+
+    /// Nodes by merit for a group of `count` members, up to date.
+    pub(crate) fn by_merit(&mut self, count: u32, nodes: &NodeTable, steps: &mut u64) -> &MeritIndex {
+        let merits = self.merits.entry(count).or_default();
+        *steps += merits.follow(&self.key, count, nodes);
+        merits
     }
 
     /// Takes in what has changed since the last time. Returns the number of nodes looked at.
     fn follow(&mut self, nodes: &NodeTable) -> u64 {
-        let changed = self.cursor.and_then(|cursor| nodes.changes_since(cursor));
-        self.caps.resize(nodes.slot_count(), 0);
-        self.places.resize(nodes.slot_count(), None);
-        self.cursor = Some(nodes.cursor());
-        match changed {
-            Some(changed) => {
-                changed.iter().for_each(|ix| self.look_at(*ix, nodes));
-                u64::try_from(changed.len()).unwrap_or(u64::MAX)
-            }
-            None => {
-                nodes.slot_ixs().for_each(|ix| self.look_at(ix, nodes));
-                u64::try_from(nodes.slot_count()).unwrap_or(u64::MAX)
-            }
-        }
+        self.on.resize_with(nodes.slot_count(), OnNode::default);
+        let cursor = self.cursor.replace(nodes.cursor());
+        nodes.follow(cursor, |ix| self.look_at(ix, nodes))
     }
 
     fn look_at(&mut self, ix: NodeIx, nodes: &NodeTable) {
-        let node = nodes.get(ix);
-        let (cap, count) = self.key.counts(node);
-        let old_cap = std::mem::replace(&mut self.caps[ix.at()], cap);
-        self.caps_total = self.caps_total - u64::from(old_cap) + u64::from(cap);
-        if let Some((count, place)) = self.places[ix.at()].take() {
+        let version = nodes.version(ix);
+        if std::mem::replace(&mut self.on[ix.at()].version, version) == version {
+            return;
+        }
+        let open = nodes.get(ix).and_then(|node| Some((node, self.key.counts(node)?)));
+        let (cap, count) = open.map_or((0, 0), |(_, counts)| counts);
+        let free = open.map_or(Amounts::default(), |(node, _)| node.free());
+        let on = &mut self.on[ix.at()];
+        self.caps_total = self.caps_total - u64::from(on.cap) + u64::from(cap);
+        let zero = Amounts::default();
+        self.free_total = self.free_total.minus(on.free.upper(zero)).plus(free.upper(zero));
+        (on.cap, on.free) = (cap, free);
+        if let Some((count, place)) = on.place.take() {
             self.index.remove(count, &place);
         }
-        if let Some(node) = node.filter(|_| count > 0) {
-            let place = Place { free: node.free(), name: Arc::clone(&node.name), ix };
+        if let Some((node, _)) = open.filter(|_| count > 0) {
+            let place = Place { free, name: Arc::clone(&node.name), ix };
             self.index.insert(count, place.clone());
-            self.places[ix.at()] = Some((count, place));
+            on.place = Some((count, place));
         }
     }
 }
@@ -183,8 +204,8 @@ pub(crate) struct ShapeTable {
 }
 
 impl ShapeTable {
-    /// The shape's place; each call wants one [`ShapeTable::drop_user`] later.
-    pub(crate) fn add_user(&mut self, key: ShapeKey) -> ShapeIx {
+    /// The place of a shape for a group of `count` members; each call wants one [`ShapeTable::drop_user`] later.
+    pub(crate) fn add_user(&mut self, key: ShapeKey, count: u32) -> ShapeIx {
         let ix = match self.by_key.get(&key) {
             Some(ix) => *ix,
             None => {
@@ -198,23 +219,40 @@ impl ShapeTable {
             }
         };
         if let Some(shape) = self.slots[ix.0].as_mut() {
-            shape.users += 1;
+            *shape.users.entry(count).or_default() += 1;
         }
         ix
     }
 
-    pub(crate) fn drop_user(&mut self, ix: ShapeIx) {
+    pub(crate) fn drop_user(&mut self, ix: ShapeIx, count: u32) {
         let Some(shape) = self.slots[ix.0].as_mut() else { return };
-        shape.users -= 1;
-        if shape.users == 0 {
+        let users = shape.users.entry(count).or_default();
+        *users = users.saturating_sub(1);
+        if *users == 0 {
+            shape.users.remove(&count);
+            shape.merits.remove(&count);
+        }
+        if shape.users.is_empty() {
             self.by_key.remove(&shape.key);
             self.slots[ix.0] = None;
             self.vacant.push(ix);
         }
     }
 
+    /// A copy of those shapes only that are at `wanted` or have one of the keys.
+    pub(crate) fn only(&self, wanted: &BTreeSet<ShapeIx>, keys: &[ShapeKey]) -> Self {
+        let is_wanted = |key: &ShapeKey, ix: &ShapeIx| wanted.contains(ix) || keys.contains(key);
+        let by_key = self.by_key.iter().filter(|(key, ix)| is_wanted(key, ix));
+        let by_key: BTreeMap<ShapeKey, ShapeIx> = by_key.map(|(key, ix)| (key.clone(), *ix)).collect();
+        let mut slots: Vec<Option<Shape>> = vec![None; self.slots.len()];
+        for ix in by_key.values() {
+            slots[ix.0].clone_from(&self.slots[ix.0]);
+        }
+        Self { by_key, slots, vacant: Vec::new() }
+    }
+
     /// The shape, up to date with the nodes; adds the work to `steps`.
-    pub(crate) fn get(&mut self, ix: ShapeIx, nodes: &NodeTable, steps: &mut u64) -> &Shape {
+    pub(crate) fn get(&mut self, ix: ShapeIx, nodes: &NodeTable, steps: &mut u64) -> &mut Shape {
         let shape = self.slots[ix.0].as_mut().expect("invariant: a class keeps its shapes alive");
         *steps += shape.follow(nodes);
         shape

@@ -144,6 +144,8 @@ pub(crate) fn insufficient(
         .map(|group| format!("{} × ({}) for {}", group.count, group.request, group.role))
         .collect();
     let Numbers { members: all, fitting, free } = numbers;
+    let asked = members.iter().fold(Amounts::default(), |sum, group| sum.upper(group.request));
+    let free = free.told_of(asked);
     let helps = match &until {
         Until::HaveEnded { foreign, .. } => {
             let ended = have_ended(names, foreign.len());

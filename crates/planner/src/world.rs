@@ -146,6 +146,8 @@ impl World {
         if old_head.as_ref().is_none_or(|head| order < *head) {
             if let Some(head) = old_head {
                 self.heads.remove(&head);
+                // It is one of the others now, and may have been told otherwise.
+                class.untold.insert(head);
             }
             self.heads.insert(order, ix);
             self.versions.state_changed();
@@ -167,6 +169,7 @@ impl World {
             match class.waiting.first() {
                 Some(next) => {
                     self.heads.insert(next.clone(), ix);
+                    class.told_head = class.told_others;
                 }
                 None => {
                     if let Some(class) = self.classes.remove(ix) {
