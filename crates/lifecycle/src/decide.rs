@@ -351,6 +351,7 @@ fn fail(inputs: &Inputs<'_>, own: &[&PodFacts], failure: &Failure) -> Step {
         events.push(EventNote::warning(events::RESTARTING, message));
     }
     if let Some(record) = current(&mut status) {
+        record.message.clone_from(&failure.message);
         record.blamed_pod = Some(failure.pod.clone());
         record.blamed_node.clone_from(&failure.node);
         record.exit.clone_from(&failure.record);
@@ -385,7 +386,9 @@ fn stop_with(
     status.message.clone_from(&decision.message);
     if let Some(record) = current(&mut status) {
         record.reason = Some(decision.reason);
-        record.message.clone_from(&decision.message);
+        if record.message.is_empty() {
+            record.message.clone_from(&decision.message);
+        }
         record.last_step = last_step;
     }
     status.decision = Some(decision);

@@ -72,7 +72,7 @@ pub(crate) fn judge(
         (Decision { reason, message, next, at: now }, charge)
     };
     let said = &failure.message;
-    let logs = format!("`regatta logs {} --previous` shows what it printed", job.metadata.name);
+    let logs = format!("`regatta logs {}` shows what it printed", job.metadata.name);
     match failure.reason {
         EndReason::ConfigError => {
             return finish(
