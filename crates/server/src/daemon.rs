@@ -39,6 +39,10 @@ use tokio_util::sync::CancellationToken;
 const ADMIN: &str = "admin";
 /// Threads for requests and controllers; ranks, not the daemon, shall have the machine.
 const WORKER_THREADS: usize = 2;
+/// How often the lock of a daemon that is just ending is tried again.
+const LOCK_ATTEMPTS: u32 = 100;
+/// Pause between these attempts.
+const LOCK_RETRY: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// What the daemon shall be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,7 +195,7 @@ impl Daemon {
     /// When a part cannot start.
     pub async fn start(options: &DaemonOptions) -> Result<Self, Error> {
         let dir = DataDir::create(&options.data_dir)?;
-        let lock = dir.lock()?;
+        let lock = lock(&dir).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (engine, store, admission) = open_engine(&dir, clock.clone())?;
         let cluster: Arc<dyn Cluster> = Arc::new(engine.clone());
@@ -254,7 +258,6 @@ impl Daemon {
 
     /// Stops every part in order. Pods run on.
     pub async fn shut_down(self) {
-        self.dir.withdraw();
         self.stop.http.cancel();
         let _ = self.tasks.http.await;
         self.stop.operator.cancel();
@@ -263,12 +266,25 @@ impl Daemon {
         let _ = self.tasks.node.await;
         self.tasks.reports.abort();
         self.store.close();
+        // Last, so that whoever waits for the end of the daemon waits for all of it.
+        self.dir.withdraw();
     }
 
     /// Speaks to the operator.
     pub fn operator(&self) -> &Handle {
         &self.operator
     }
+}
+
+/// Takes the data directory. A daemon that is just ending no longer says that it serves, and has the lock for a moment.
+async fn lock(dir: &DataDir) -> Result<Lock, Error> {
+    for _ in 0..LOCK_ATTEMPTS {
+        match dir.lock() {
+            Err(data_dir::Error::Owned { pid: None, .. }) => tokio::time::sleep(LOCK_RETRY).await,
+            other => return other.map_err(Error::from),
+        }
+    }
+    dir.lock().map_err(Error::from)
 }
 
 fn open_engine(dir: &DataDir, clock: Arc<dyn Clock>) -> Result<(Engine, Store, Arc<LocalAdmission>), Error> {

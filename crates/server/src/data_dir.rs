@@ -212,11 +212,14 @@ impl DataDir {
     }
 }
 
-/// Start time of a process; none when there is no such process. Field 22 of `/proc/PID/stat` (proc(5)); the fields are
+/// Start time of a process; none when there is no such process, or it has ended. Field 22 of `/proc/PID/stat` (proc(5)); the fields are
 /// counted after the command's closing parenthesis, for a command may contain spaces.
 fn start_time_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    // A process that has ended but whose parent has not looked yet is still listed.
+    let ended = matches!(fields.next()?, "Z" | "X" | "x");
+    if ended { None } else { fields.nth(18)?.parse().ok() }
 }
 
 fn boot_id() -> String {

@@ -76,5 +76,7 @@ fn log_tail(dir: &DataDir) -> String {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let text = read().unwrap_or_default();
-    text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing").trim().to_owned()
+    let mut said =
+        text.lines().rev().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("try:"));
+    said.next().unwrap_or("it said nothing").trim_start_matches("error: ").to_owned()
 }
