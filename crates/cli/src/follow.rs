@@ -48,6 +48,7 @@ pub(crate) enum Followed {
     Detached,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a handful wait at a time")]
 enum Message {
     Job(Result<Watched<Job>>),
     Pod(Result<Watched<Pod>>),

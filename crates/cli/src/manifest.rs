@@ -179,22 +179,18 @@ fn check_fields(
     text: &str,
     file: &str,
 ) -> Result<()> {
-    let names = value.as_object().into_iter().flat_map(serde_json::Map::keys);
-    for name in names.filter(|name| !known.contains(&name.as_str())) {
-        let is_field = |line: &str| {
-            line.trim_start()
-                .strip_prefix(name.as_str())
-                .is_some_and(|rest| rest.trim_start().starts_with(':'))
-        };
-        let line =
-            text.lines().position(is_field).map_or_else(String::new, |index| format!(":{}", index + 1));
-        let error = Error::usage(format!("{file}{line}: unknown field {prefix}{name}"));
-        return Err(match nearest(name, known) {
-            Some(near) => error.fix(format!("did you mean {prefix}{near}?")),
-            None => error.fix(format!("the fields are: {}", known.join(", "))),
-        });
-    }
-    Ok(())
+    let mut names = value.as_object().into_iter().flat_map(serde_json::Map::keys);
+    let Some(name) = names.find(|name| !known.contains(&name.as_str())) else { return Ok(()) };
+    let is_field = |line: &str| {
+        let rest = line.trim_start().strip_prefix(name.as_str());
+        rest.is_some_and(|rest| rest.trim_start().starts_with(':'))
+    };
+    let line = text.lines().position(is_field).map_or_else(String::new, |index| format!(":{}", index + 1));
+    let error = Error::usage(format!("{file}{line}: unknown field {prefix}{name}"));
+    Err(match nearest(name, known) {
+        Some(near) => error.fix(format!("did you mean {prefix}{near}?")),
+        None => error.fix(format!("the fields are: {}", known.join(", "))),
+    })
 }
 
 /// The word that was probably meant.

@@ -185,7 +185,7 @@ fn amounts(manifest: &Manifest, problems: &mut Problems) -> BTreeMap<String, Qua
                 amounts.insert(name.to_owned(), quantity);
             }
             Err(error) => {
-                problems.add(format!("{field}: {error}; write for example `cpus: 4`, `memory: 8Gi`"))
+                problems.add(format!("{field}: {error}; write for example `cpus: 4`, `memory: 8Gi`"));
             }
         }
     }
