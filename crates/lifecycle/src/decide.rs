@@ -22,6 +22,19 @@ pub const EXIT_CANCELLED: i32 = 130;
 
 /// What happens next to a job.
 pub fn decide(inputs: &Inputs<'_>) -> Step {
+    let mut step = decide_phase(inputs);
+    if let Step::Write { status, records, .. } = &mut step {
+        let known = &inputs.job.status.checkpoints;
+        let new = status.checkpoints.iter().rev().filter(|checkpoint| !known.contains(checkpoint));
+        let epoch = inputs.job.status.epoch;
+        // Before what follows from them: an attempt's end, the next one's start.
+        let facts = new.map(|checkpoint| RunFact::Checkpoint { epoch, checkpoint: checkpoint.clone() });
+        records.splice(0..0, facts.collect::<Vec<_>>());
+    }
+    step
+}
+
+fn decide_phase(inputs: &Inputs<'_>) -> Step {
     let status = &inputs.job.status;
     if status.queued_at.is_none() && status.phase == JobPhase::Queued {
         let (status, events, records) = accepted(inputs.job, inputs.now);

@@ -273,6 +273,9 @@ fn a_killed_rank_restarts_the_gang_from_the_newest_checkpoint() {
         first.message
     );
     assert!(!first.charged_to_user);
+    let recorded =
+        toy.records.iter().filter(|fact| matches!(fact, RunFact::Checkpoint { epoch: Epoch(1), .. }));
+    assert_eq!(recorded.count(), 2, "each checkpoint is recorded once");
     assert_eq!(second.resumed_from, Some(checkpoint(100)));
     assert_eq!(status.usage.lost_gpu_ms, 2 * (100_000 * 30 / 130));
     let names: Vec<&str> = toy.pods.iter().map(|pod| pod.name.as_str()).collect();

@@ -68,15 +68,15 @@ impl LocalAdmission {
         Ok(())
     }
 
-    fn admit_pod(&self, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
+    fn admit_pod(&self, request: &AdmissionRequest<'_>) -> Result<Vec<String>, ApiError> {
         if request.verb != AdmissionVerb::Create {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let pod: Pod = decode(request.object)?;
-        match self.node.get() {
-            Some(node) => node.validate(&pod).map_err(refused_because),
-            None => Ok(()),
+        if let Some(node) = self.node.get() {
+            node.validate(&pod).map_err(refused_because)?;
         }
+        Ok(runs_once(&pod).into_iter().collect())
     }
 }
 
@@ -86,10 +86,18 @@ impl Admission for LocalAdmission {
         if request.resource == resource::JOBS {
             self.admit_job(request).await?;
         } else if request.resource == resource::PODS {
-            self.admit_pod(&request)?;
+            return self.admit_pod(&request);
         }
         Ok(Vec::new())
     }
+}
+
+/// What is said to whoever expects a pod to be restarted: that is what jobs are for.
+fn runs_once(pod: &Pod) -> Option<String> {
+    let policy = pod.spec.restart_policy.as_deref().filter(|policy| *policy != "Never")?;
+    Some(format!(
+        "spec.restartPolicy: {policy} has no effect here: a pod without a job runs once; use `regatta run`, whose jobs are restarted"
+    ))
 }
 
 fn decode<T: DeserializeOwned>(object: &Value) -> Result<T, ApiError> {

@@ -237,13 +237,14 @@ fn limits(container: &Container) -> Limits {
     }
 }
 
-/// Program and arguments, with references to the container's own variables replaced.
+/// Program and arguments, with references to the container's own variables replaced. Arguments without a program, as
+/// `kubectl run NAME --image=IMAGE -- COMMAND` makes them, are the command, as they are for images without entry point.
 fn argv(
     container: &Container,
     env: &BTreeMap<String, String>,
     own: &[String],
 ) -> Result<Vec<String>, StartFailure> {
-    if container.command.is_empty() {
+    if container.command.is_empty() && container.args.is_empty() {
         return Err(no_command(container));
     }
     let own: BTreeMap<String, String> =
@@ -387,6 +388,8 @@ mod tests {
         .unwrap_err();
         assert_eq!((failure.reason, failure.end), ("NoCommand", ProcessEnd::NotStarted(2)));
         assert!(failure.message.contains("set command"), "{failure}");
+        let args_only = json!({"containers": [{"name": "main", "image": "busybox", "args": ["sleep", "1"]}]});
+        assert!(prepare_with(&pod(&args_only), Mounts::Direct, None).is_ok());
     }
 
     #[test]
