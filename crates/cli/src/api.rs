@@ -1,7 +1,7 @@
 //! The API as the verbs use it: a few requests, typed.
 
 use crate::error::{Error, Exit, Result, from_kube};
-use futures::{AsyncBufReadExt, AsyncReadExt, Stream, StreamExt, TryStreamExt};
+use futures::{AsyncBufReadExt, AsyncReadExt, Stream, StreamExt};
 use http::{Method, Request};
 use kube::Client;
 use regatta_types::job::Job;
@@ -46,6 +46,10 @@ pub(crate) struct LogQuery {
     pub(crate) tail: Option<u64>,
     pub(crate) timestamps: bool,
     pub(crate) rank: Option<u32>,
+    /// Container; the one with the ranks when none.
+    pub(crate) container: Option<String>,
+    /// Uid of the run, to tell namesakes apart; the newest when none.
+    pub(crate) uid: Option<String>,
 }
 
 impl LogQuery {
@@ -56,6 +60,11 @@ impl LogQuery {
         }
         if let Some(rank) = self.rank {
             query.push_str(&format!("&rank={rank}"));
+        }
+        for (name, value) in [("container", &self.container), ("uid", &self.uid)] {
+            if let Some(value) = value {
+                query.push_str(&format!("&{name}={}", encode(value)));
+            }
         }
         query
     }
@@ -75,10 +84,10 @@ impl Api {
         let group =
             if resource.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", resource.group) };
         let scope = match resource.scope {
-            regatta_types::Scope::Namespaced => format!("/namespaces/{}", self.namespace),
+            regatta_types::Scope::Namespaced => format!("/namespaces/{}", encode(&self.namespace)),
             regatta_types::Scope::Cluster => String::new(),
         };
-        let name = name.map_or_else(String::new, |name| format!("/{name}"));
+        let name = name.map_or_else(String::new, |name| format!("/{}", encode(name)));
         format!("{group}/{}{scope}/{}{name}", resource.version, resource.plural)
     }
 
@@ -243,7 +252,7 @@ impl Api {
     }
 
     fn runs_path(&self, rest: &str) -> String {
-        format!("/apis/runs.regatta.dev/v1alpha1/namespaces/{}/runs{rest}", self.namespace)
+        format!("/apis/runs.regatta.dev/v1alpha1/namespaces/{}/runs{rest}", encode(&self.namespace))
     }
 
     /// All runs of the namespace.
@@ -255,7 +264,7 @@ impl Api {
     pub(crate) async fn run(&self, name: &str) -> Result<Value> {
         self.send(
             Method::GET,
-            &self.runs_path(&format!("/{name}")),
+            &self.runs_path(&format!("/{}", encode(name))),
             &Value::Null,
             &format!("read the record of run {name}"),
         )
@@ -286,8 +295,9 @@ impl Api {
     pub(crate) async fn progress(
         &self,
         name: &str,
+        uid: &str,
     ) -> Result<impl Stream<Item = regatta_types::evidence::Progress> + Send + Unpin + use<>> {
-        let path = self.runs_path(&format!("/{name}/progress?watch=true"));
+        let path = self.runs_path(&format!("/{}/progress?watch=true&uid={}", encode(name), encode(uid)));
         let request = Self::request(Method::GET, &path, "application/json", &Value::Null)?;
         let lines =
             self.client.request_stream(request).await.map_err(|e| from_kube(&e, "read the progress"))?;
@@ -297,7 +307,7 @@ impl Api {
 
     /// Pods of a job.
     pub(crate) async fn pods_of(&self, job: &str) -> Result<Vec<Pod>> {
-        let query = format!("labelSelector={}%3D{job}", regatta_types::labels::JOB_NAME);
+        let query = of_job(job);
         let list = self.list(&resource::PODS, ListScope::Namespace, &query).await?;
         Ok(items(list))
     }
@@ -307,6 +317,29 @@ impl Api {
         let body = json!({"jobs": jobs});
         self.send::<Value>(Method::POST, "/regatta/v1/shutdown", &body, "stop the daemon").await.map(drop)
     }
+}
+
+/// The query that selects the pods of a job.
+pub(crate) fn of_job(job: &str) -> String {
+    format!("labelSelector={}", encode(&format!("{}={job}", regatta_types::labels::JOB_NAME)))
+}
+
+/// The query that selects one object by its name.
+pub(crate) fn named(name: &str) -> String {
+    format!("fieldSelector={}", encode(&format!("metadata.name={name}")))
+}
+
+/// Percent-encodes what a path or query cannot hold as it is.
+pub(crate) fn encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    text.bytes().fold(String::new(), |mut out, byte| {
+        if plain(byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+        out
+    })
 }
 
 /// Of which namespaces to list.
@@ -324,17 +357,15 @@ pub(crate) fn items<T: DeserializeOwned>(mut list: Value) -> Vec<T> {
     items.into_iter().filter_map(|item| serde_json::from_value(item).ok()).collect()
 }
 
-/// Reads a stream of bytes to its end.
-pub(crate) async fn drain(
-    mut stream: impl Stream<Item = std::io::Result<Vec<u8>>> + Unpin,
-    mut each: impl FnMut(&[u8]),
-) -> Result<()> {
-    while let Some(chunk) = stream
-        .try_next()
-        .await
-        .map_err(|e| Error::new(Exit::Unreachable, format!("the log was cut off: {e}")))?
-    {
-        each(&chunk);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_encoded_for_paths() {
+        for (text, expected) in [("digits-0.a_b~", "digits-0.a_b~"), ("a/b=c é", "a%2Fb%3Dc%20%C3%A9")] {
+            assert_eq!(encode(text), expected);
+        }
+        assert_eq!(named("a b"), "fieldSelector=metadata.name%3Da%20b");
     }
-    Ok(())
 }

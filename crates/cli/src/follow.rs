@@ -1,16 +1,19 @@
-//! Following a job: its state changes, its logs and its progress, merged as they come.
+//! Follows a job: its lines on standard output, what becomes of it on standard error, its progress in a line that is
+//! replaced.
 
-use crate::api::{Api, LogQuery, Watched, drain};
+use crate::api::{Api, LogQuery, named, of_job};
 use crate::error::{Error, Exit, Result};
 use crate::narrate;
 use crate::output::StatusLine;
-use futures::StreamExt;
+use crate::streams::{self, Lines, LogPlace, LogSource};
+use crate::watch::{Seen, keep_watching};
+use futures::{Stream, StreamExt};
 use regatta_types::evidence::Progress;
 use regatta_types::job::{Job, JobPhase, JobStatus};
-use regatta_types::pod::{LaunchSpec, Pod};
-use regatta_types::{Clock, SystemClock, Uid, labels, resource};
+use regatta_types::pod::Pod;
+use regatta_types::run_record::RunFact;
+use regatta_types::{Clock, SystemClock, resource};
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -19,10 +22,10 @@ use tokio::task::JoinSet;
 const MESSAGES_MAX: usize = 1024;
 /// How often the live line is drawn.
 const REDRAW: Duration = Duration::from_millis(500);
-/// How long logs may go on after their job has ended.
-const LOGS_END: Duration = Duration::from_secs(5);
+/// How long the logs of a job that has ended may be silent before they are given up.
+const LOGS_SILENT_MAX: Duration = Duration::from_secs(5);
 /// Within which time a second interrupt means: cancel.
-const SECOND_INTERRUPT: Duration = Duration::from_secs(3);
+const SECOND_INTERRUPT_MS: u64 = 3000;
 
 /// What to show.
 #[derive(Debug, Clone)]
@@ -48,11 +51,11 @@ pub(crate) enum Followed {
     Detached,
 }
 
-#[expect(clippy::large_enum_variant, reason = "a handful wait at a time")]
 enum Message {
-    Job(Result<Watched<Job>>),
-    Pod(Result<Watched<Pod>>),
+    Job(Result<Seen<Job>>),
+    Pod(Result<Seen<Pod>>),
     Log(Vec<u8>),
+    Trouble(String),
     Progress(Progress),
     Interrupt,
 }
@@ -60,8 +63,8 @@ enum Message {
 /// Follows `job` until it ends or the person leaves.
 pub(crate) async fn follow(api: &Api, job: Job, options: Follow) -> Result<Followed> {
     let (sender, mut messages) = mpsc::channel(MESSAGES_MAX);
-    let mut tasks = JoinSet::new();
-    watch(api, &job, &mut tasks, &sender).await?;
+    let mut listeners = JoinSet::new();
+    listen(api, &job, &mut listeners, &sender);
     let mut follower = Follower {
         api: api.clone(),
         told: None,
@@ -72,60 +75,35 @@ pub(crate) async fn follow(api: &Api, job: Job, options: Follow) -> Result<Follo
         followed: BTreeSet::new(),
         logs: JoinSet::new(),
         sender,
-        interrupted: None,
+        interrupted_at_ms: None,
     };
     let mut redraw = tokio::time::interval(REDRAW);
     follower.tell_news();
     loop {
         if follower.job.status.phase.is_terminal() || follower.job.status.phase == JobPhase::Suspended {
-            follower.finish(&mut messages).await?;
+            drop(listeners);
+            follower.finish(messages).await;
             return Ok(Followed::Ended(Box::new(follower.job)));
         }
-        tokio::select! {
-            message = messages.recv() => {
-                let Some(message) = message else { return Ok(Followed::Detached) };
-                if let Some(end) = follower.take(message).await? {
-                    return Ok(end);
-                }
-            }
-            _ = redraw.tick() => {
-                if let Some(end) = follower.tick() {
-                    return Ok(end);
-                }
-            }
+        let left = tokio::select! {
+            Some(message) = messages.recv() => follower.take(message).await?,
+            _ = redraw.tick() => follower.tick(),
+        };
+        if let Some(end) = left {
+            follower.line.end();
+            return Ok(end);
         }
     }
 }
 
-async fn watch(api: &Api, job: &Job, tasks: &mut JoinSet<()>, sender: &mpsc::Sender<Message>) -> Result<()> {
+fn listen(api: &Api, job: &Job, listeners: &mut JoinSet<()>, sender: &mpsc::Sender<Message>) {
     let name = &job.metadata.name;
-    let mut jobs =
-        api.watch::<Job>(&resource::JOBS, &format!("fieldSelector=metadata.name%3D{name}")).await?;
-    let mut pods =
-        api.watch::<Pod>(&resource::PODS, &format!("labelSelector={}%3D{name}", labels::JOB_NAME)).await?;
-    let to = sender.clone();
-    tasks.spawn(async move {
-        while let Some(change) = jobs.next().await {
-            if to.send(Message::Job(change)).await.is_err() {
-                return;
-            }
-        }
-        let ended =
-            Error::new(Exit::Unreachable, "the server ended the watch").fix("`regatta logs -f` goes on");
-        let _ = to.send(Message::Job(Err(ended))).await;
-    });
-    let to = sender.clone();
-    tasks.spawn(async move {
-        while let Some(change) = pods.next().await {
-            if to.send(Message::Pod(change)).await.is_err() {
-                return;
-            }
-        }
-    });
-    let (api, name, to) = (api.clone(), name.clone(), sender.clone());
-    tasks.spawn(async move {
+    listeners.spawn(keep_watching(api.clone(), resource::JOBS, named(name), sender.clone(), Message::Job));
+    listeners.spawn(keep_watching(api.clone(), resource::PODS, of_job(name), sender.clone(), Message::Pod));
+    let (api, name, uid, to) = (api.clone(), name.clone(), job.metadata.uid().0, sender.clone());
+    listeners.spawn(async move {
         // Where no progress is served there is none to show.
-        let Ok(mut reports) = api.progress(&name).await else { return };
+        let Ok(mut reports) = api.progress(&name, &uid).await else { return };
         while let Some(report) = reports.next().await {
             if to.send(Message::Progress(report)).await.is_err() {
                 return;
@@ -133,10 +111,9 @@ async fn watch(api: &Api, job: &Job, tasks: &mut JoinSet<()>, sender: &mpsc::Sen
         }
     });
     let to = sender.clone();
-    tasks.spawn(async move {
+    listeners.spawn(async move {
         while tokio::signal::ctrl_c().await.is_ok() && to.send(Message::Interrupt).await.is_ok() {}
     });
-    Ok(())
 }
 
 struct Follower {
@@ -147,38 +124,74 @@ struct Follower {
     options: Follow,
     line: StatusLine,
     progress: Option<Progress>,
-    /// Pods whose log is being shown, or was.
-    followed: BTreeSet<Uid>,
+    /// Streams that are being shown, or were.
+    followed: BTreeSet<(String, String)>,
     logs: JoinSet<()>,
     sender: mpsc::Sender<Message>,
-    interrupted: Option<u64>,
+    interrupted_at_ms: Option<u64>,
 }
 
 impl Follower {
     async fn take(&mut self, message: Message) -> Result<Option<Followed>> {
         match message {
-            Message::Job(Ok(Watched::Applied(job))) => {
-                if job.metadata.uid == self.job.metadata.uid {
-                    self.job = job;
-                    self.tell_news();
-                }
-            }
-            Message::Job(Ok(Watched::Deleted)) => {
-                self.line.end();
-                let sentence = format!("job {} was deleted", self.job.metadata.name);
-                return Err(Error::new(Exit::NotFound, sentence).fix("`regatta runs` has its record"));
-            }
-            Message::Job(Err(error)) | Message::Pod(Err(error)) => {
-                self.line.end();
-                return Err(error);
-            }
-            Message::Pod(Ok(Watched::Applied(pod))) => self.follow_pod(&pod),
-            Message::Pod(Ok(Watched::Deleted)) => {}
+            Message::Job(seen) => self.saw_job(seen).await?,
+            Message::Pod(Ok(Seen::Now(pod))) => self.saw_pod(&pod),
+            // The watch of the job tells the rest.
+            Message::Pod(Ok(_)) => {}
+            Message::Pod(Err(error)) => return Err(self.given_up(error)),
             Message::Log(bytes) => self.line.data_bytes(&bytes),
+            Message::Trouble(sentence) => self.line.talk(&sentence),
             Message::Progress(progress) => self.progress = Some(progress),
             Message::Interrupt => return self.interrupt().await,
         }
         Ok(None)
+    }
+
+    async fn saw_job(&mut self, seen: Result<Seen<Job>>) -> Result<()> {
+        match seen {
+            Ok(Seen::Now(job)) => self.is_now(*job),
+            Ok(Seen::Gone) => return Err(self.deleted()),
+            Ok(Seen::Away) => {
+                self.line.talk("the server does not answer; waiting for it (the job goes on)");
+            }
+            Ok(Seen::Back) => {
+                self.line.talk("the server answers again");
+                match self.api.get::<Job>(&resource::JOBS, &self.job.metadata.name).await {
+                    Ok(job) if job.metadata.uid == self.job.metadata.uid => self.is_now(job),
+                    Ok(_) => return Err(self.deleted()),
+                    Err(error) if error.exit == Exit::NotFound => return Err(self.deleted()),
+                    // The watch goes on trying.
+                    Err(_) => {}
+                }
+            }
+            Err(error) => return Err(self.given_up(error)),
+        }
+        Ok(())
+    }
+
+    fn is_now(&mut self, job: Job) {
+        if job.metadata.uid == self.job.metadata.uid {
+            self.job = job;
+            self.tell_news();
+        }
+    }
+
+    fn deleted(&mut self) -> Error {
+        self.line.end();
+        let name = &self.job.metadata.name;
+        Error::new(Exit::NotFound, format!("job {name} was deleted"))
+            .fix(format!("`regatta runs {name}` has its record"))
+    }
+
+    fn given_up(&mut self, error: Error) -> Error {
+        self.line.end();
+        match error.exit {
+            Exit::Unreachable => error.fix(format!(
+                "`regatta logs -f {}` follows it again once the server is back",
+                self.job.metadata.name
+            )),
+            _ => error,
+        }
     }
 
     fn tell_news(&mut self) {
@@ -190,51 +203,46 @@ impl Follower {
         self.told = Some(self.job.status.clone());
     }
 
-    /// Starts to show the log of a pod whose ranks run or have run.
-    fn follow_pod(&mut self, pod: &Pod) {
-        let owned = pod
-            .metadata
-            .owner_references
-            .iter()
-            .any(|owner| Some(&owner.uid) == self.job.metadata.uid.as_ref());
-        let begun = matches!(pod.status.phase.as_str(), "Running" | "Succeeded" | "Failed");
-        if !owned || !begun || !self.followed.insert(pod.metadata.uid()) {
+    /// Starts to show what a pod's ranks write, once they run or have run.
+    fn saw_pod(&mut self, pod: &Pod) {
+        let mut owners = pod.metadata.owner_references.iter();
+        if owners.any(|owner| Some(&owner.uid) == self.job.metadata.uid.as_ref()) {
+            for source in streams::of_pod(&self.job, pod, self.options.logs.rank) {
+                self.show(source);
+            }
+        }
+    }
+
+    fn show(&mut self, source: LogSource) {
+        if !self.followed.insert(source.key.clone()) {
             return;
         }
-        let launch =
-            pod.metadata.annotations.get(labels::LAUNCH).and_then(|text| serde_json::from_str(text).ok());
-        let launch: LaunchSpec = launch.unwrap_or_default();
-        let last = launch.first_rank.0 + launch.procs.max(1) - 1;
-        if self.options.logs.rank.is_some_and(|rank| rank < launch.first_rank.0 || rank > last) {
-            return;
-        }
-        let prefix =
-            (self.job.slots() > 1 && launch.procs <= 1).then(|| format!("[rank {}] ", launch.first_rank));
-        let (api, name, to) = (self.api.clone(), pod.metadata.name.clone(), self.sender.clone());
-        let query = LogQuery { follow: true, rank: None, ..self.options.logs.clone() };
-        let only = self.options.logs.rank.filter(|_| launch.procs > 1).map(|rank| format!("[rank {rank}] "));
+        let (api, job, to) = (self.api.clone(), self.job.metadata.name.clone(), self.sender.clone());
+        let query = LogQuery {
+            follow: true,
+            rank: None,
+            uid: Some(self.job.metadata.uid().0),
+            ..self.options.logs.clone()
+        };
         self.logs.spawn(async move {
-            let mut lines = Lines::new(prefix, only);
-            let result = async {
-                let stream = api.pod_log(&name, &query).await?;
-                let mut stream = stream;
-                while let Some(chunk) = stream.next().await {
-                    let chunk =
-                        chunk.map_err(|e| Error::failure(format!("the log of {name} was cut off: {e}")))?;
-                    let whole = lines.push(&chunk);
-                    if !whole.is_empty() && to.send(Message::Log(whole)).await.is_err() {
-                        return Ok(());
-                    }
+            let mut lines = Lines::new(source.prefix);
+            let mut stream = match open(&api, &job, &source.place, query).await {
+                Ok(stream) => stream,
+                Err(error) => {
+                    let _ = to.send(Message::Trouble(error.sentence)).await;
+                    return;
                 }
-                Ok::<(), Error>(())
             };
-            let failed = result.await.err();
+            // A connection that breaks ends the stream; the watch of the job tells why.
+            while let Some(Ok(chunk)) = stream.next().await {
+                let whole = lines.push(&chunk);
+                if !whole.is_empty() && to.send(Message::Log(whole)).await.is_err() {
+                    return;
+                }
+            }
             let rest = lines.rest();
             if !rest.is_empty() {
                 let _ = to.send(Message::Log(rest)).await;
-            }
-            if let Some(error) = failed {
-                let _ = to.send(Message::Log(format!("[regatta] {}\n", error.sentence).into_bytes())).await;
             }
         });
     }
@@ -244,22 +252,22 @@ impl Follower {
         if self.options.news == News::No {
             return Ok(Some(Followed::Detached));
         }
-        if self.interrupted.take().is_some() {
+        if self.interrupted_at_ms.take().is_some() {
             self.line.talk(&format!("{name}: cancelling"));
             self.api.patch_job(&name, &serde_json::json!({"spec": {"cancel": true}})).await?;
             return Ok(None);
         }
-        self.interrupted = Some(SystemClock.monotonic_ms());
-        self.line
-            .talk(&format!("{name} goes on without you; press Ctrl-C again within 3 seconds to cancel it"));
+        self.interrupted_at_ms = Some(SystemClock.monotonic_ms());
+        let seconds = SECOND_INTERRUPT_MS / 1000;
+        self.line.talk(&format!(
+            "{name} goes on without you; press Ctrl-C again within {seconds} seconds to cancel it"
+        ));
         Ok(None)
     }
 
     fn tick(&mut self) -> Option<Followed> {
         let now_ms = SystemClock.monotonic_ms();
-        let limit = u64::try_from(SECOND_INTERRUPT.as_millis()).unwrap_or(u64::MAX);
-        if self.interrupted.is_some_and(|at| now_ms.saturating_sub(at) > limit) {
-            self.line.end();
+        if self.interrupted_at_ms.is_some_and(|at| now_ms.saturating_sub(at) > SECOND_INTERRUPT_MS) {
             return Some(Followed::Detached);
         }
         if self.options.news == News::Yes && self.line.is_live() {
@@ -271,116 +279,85 @@ impl Follower {
     }
 
     /// Shows what is left of the logs of a job that has ended.
-    async fn finish(&mut self, messages: &mut mpsc::Receiver<Message>) -> Result<()> {
-        // The last pods may have ended before the watch told of them.
-        if let Ok(pods) = self.api.pods_of(&self.job.metadata.name).await {
-            pods.iter().for_each(|pod| self.follow_pod(pod));
+    async fn finish(&mut self, mut messages: mpsc::Receiver<Message>) {
+        for source in self.unseen().await {
+            self.show(source);
         }
-        let deadline = tokio::time::sleep(LOGS_END);
-        tokio::pin!(deadline);
+        // With the last stream the channel ends, for nobody else holds a sender any more.
+        let (nobody, _) = mpsc::channel(1);
+        self.sender = nobody;
         loop {
-            tokio::select! {
-                biased;
-                Some(message) = messages.recv() => if let Message::Log(bytes) = message {
-                    self.line.data_bytes(&bytes);
-                },
-                next = self.logs.join_next() => if next.is_none() {
-                    while let Ok(message) = messages.try_recv() {
-                        if let Message::Log(bytes) = message {
-                            self.line.data_bytes(&bytes);
-                        }
-                    }
+            match tokio::time::timeout(LOGS_SILENT_MAX, messages.recv()).await {
+                Ok(Some(Message::Log(bytes))) => self.line.data_bytes(&bytes),
+                Ok(Some(Message::Trouble(sentence))) => self.line.talk(&sentence),
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(_) => {
+                    let name = &self.job.metadata.name;
+                    self.line.talk(&format!("a log does not end; `regatta logs {name}` has what is in it"));
                     break;
-                },
-                () = &mut deadline => break,
+                }
             }
         }
         self.line.end();
-        Ok(())
-    }
-}
-
-/// Puts whole lines together, with a prefix, so that the lines of several logs do not mix.
-struct Lines {
-    prefix: Option<String>,
-    only: Option<String>,
-    partial: Vec<u8>,
-}
-
-impl Lines {
-    fn new(prefix: Option<String>, only: Option<String>) -> Self {
-        Self { prefix, only, partial: Vec::new() }
     }
 
-    fn push(&mut self, chunk: &[u8]) -> Vec<u8> {
-        self.partial.extend_from_slice(chunk);
-        let Some(end) = self.partial.iter().rposition(|byte| *byte == b'\n') else { return Vec::new() };
-        let rest = self.partial.split_off(end + 1);
-        let whole = std::mem::replace(&mut self.partial, rest);
-        self.decorate(&whole)
-    }
-
-    fn rest(&mut self) -> Vec<u8> {
-        let mut rest = std::mem::take(&mut self.partial);
-        if rest.is_empty() {
-            return rest;
-        }
-        rest.push(b'\n');
-        self.decorate(&rest)
-    }
-
-    fn decorate(&self, lines: &[u8]) -> Vec<u8> {
-        let mut out = Vec::with_capacity(lines.len());
-        for line in lines.split_inclusive(|byte| *byte == b'\n') {
-            let line = match &self.only {
-                None => line,
-                Some(only) => match line.strip_prefix(only.as_bytes()) {
-                    Some(line) => line,
-                    None => continue,
-                },
-            };
-            if let Some(prefix) = &self.prefix {
-                let _ = out.write_all(prefix.as_bytes());
+    /// Streams of pods that came and went between two looks: of those that are there, and of those in the record.
+    async fn unseen(&self) -> Vec<LogSource> {
+        let pods = self.api.pods_of(&self.job.metadata.name).await.unwrap_or_default();
+        let rank = self.options.logs.rank;
+        let mut sources: Vec<LogSource> =
+            pods.iter().flat_map(|pod| streams::of_pod(&self.job, pod, rank)).collect();
+        let record = self.api.run_entries(&self.job.metadata.name).await.unwrap_or_default();
+        for entry in record {
+            let RunFact::Pod { epoch, role, slot, uid, .. } = entry.fact else { continue };
+            let known = self.followed.iter().any(|(pod, _)| *pod == uid)
+                || sources.iter().any(|source| source.key.0 == uid)
+                || pods.iter().any(|pod| pod.metadata.uid().0 == uid);
+            // Which ranks it had is not in the record, so one that was asked for cannot be told from the others.
+            if known || rank.is_some() {
+                continue;
             }
-            out.extend_from_slice(line);
+            let prefix = (self.job.slots() > 1).then(|| format!("[{role}-{slot}] "));
+            let place = LogPlace::Run { epoch: epoch.0, role, slot, rank: None, pod: None };
+            sources.push(LogSource { key: (uid, "main".to_owned()), place, prefix });
         }
-        out
+        sources
+    }
+}
+
+type Bytes = std::pin::Pin<Box<dyn Stream<Item = std::io::Result<Vec<u8>>> + Send>>;
+
+async fn open(api: &Api, job: &str, place: &LogPlace, query: LogQuery) -> Result<Bytes> {
+    match place {
+        LogPlace::Container { pod, container } => {
+            let query = LogQuery { container: Some(container.clone()), ..query };
+            Ok(Box::pin(api.pod_log(pod, &query).await?))
+        }
+        LogPlace::Run { epoch, role, slot, rank, pod } => {
+            let of_rank = LogQuery { rank: *rank, ..query.clone() };
+            match (api.run_log(job, *epoch, (role, *slot), &of_rank).await, pod) {
+                (Err(error), Some(pod)) if error.exit == Exit::NotFound => {
+                    Ok(Box::pin(api.pod_log(pod, &query).await?))
+                }
+                (stream, _) => Ok(Box::pin(stream?)),
+            }
+        }
     }
 }
 
 /// Reads what is there of a log and shows it.
 pub(crate) async fn show_log(
-    stream: impl futures::Stream<Item = std::io::Result<Vec<u8>>> + Unpin,
+    mut stream: impl Stream<Item = std::io::Result<Vec<u8>>> + Unpin,
     prefix: Option<String>,
 ) -> Result<()> {
-    let mut lines = Lines::new(prefix, None);
-    let mut shown = Vec::new();
-    drain(stream, |chunk| {
-        shown.extend(lines.push(chunk));
-        if !shown.is_empty() {
-            crate::output::data_bytes(&std::mem::take(&mut shown));
-        }
-    })
-    .await?;
-    let rest = lines.rest();
-    if !rest.is_empty() {
-        crate::output::data_bytes(&rest);
+    let mut lines = Lines::new(prefix);
+    while let Some(chunk) = stream.next().await {
+        let chunk = chunk.map_err(|e| {
+            Error::new(Exit::Unreachable, format!("the log was cut off: {e}")).fix("try again")
+        })?;
+        crate::output::data_bytes(&lines.push(&chunk));
     }
+    crate::output::data_bytes(&lines.rest());
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_stay_whole() {
-        let mut lines = Lines::new(Some("[rank 1] ".into()), None);
-        assert_eq!(lines.push(b"one\ntw"), b"[rank 1] one\n");
-        assert_eq!(lines.push(b"o\nthree"), b"[rank 1] two\n");
-        assert_eq!(lines.rest(), b"[rank 1] three\n");
-        assert_eq!(lines.rest(), b"");
-        let mut only = Lines::new(None, Some("[rank 2] ".into()));
-        assert_eq!(only.push(b"[rank 1] a\n[rank 2] b\n"), b"b\n");
-    }
 }

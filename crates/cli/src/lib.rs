@@ -22,8 +22,11 @@ mod context;
 mod follow;
 mod narrate;
 mod output;
+mod source;
+mod streams;
 mod text;
 mod verb;
+mod watch;
 
 pub use local::{DaemonError, DaemonInfo, LocalDaemon, NetworkMode, UpOptions};
 

@@ -23,6 +23,8 @@ pub(crate) struct Place {
     pub(crate) user: String,
     /// What is known of the code.
     pub(crate) source: Source,
+    /// Variables that ranks get unless the manifest sets them.
+    pub(crate) variables: BTreeMap<String, String>,
 }
 
 /// What runs the pods.
@@ -53,7 +55,7 @@ pub(crate) fn to_job(manifest: &Manifest, place: &Place) -> Result<(Job, Vec<Str
         name: "main".to_owned(),
         image: manifest.image.clone(),
         command,
-        env: env(manifest, &mut problems),
+        env: env(manifest, place, &mut problems),
         env_from: env_from(manifest),
         working_dir: (place.runtime == Runtime::Local).then(|| place.workdir.display().to_string()),
         volume_mounts: mounts,
@@ -192,15 +194,28 @@ fn amounts(manifest: &Manifest, problems: &mut Problems) -> BTreeMap<String, Qua
     amounts
 }
 
-fn env(manifest: &Manifest, problems: &mut Problems) -> Vec<EnvVar> {
-    let mut env = Vec::new();
+fn env(manifest: &Manifest, place: &Place, problems: &mut Problems) -> Vec<EnvVar> {
+    let secrets = match &manifest.secrets {
+        Some(Secrets::Variables(variables)) => Some(variables),
+        _ => None,
+    };
+    let set = |name: &str| {
+        manifest.env.contains_key(name) || secrets.is_some_and(|secrets| secrets.contains_key(name))
+    };
+    let taken_along = place.variables.iter().filter(|(name, _)| !set(name));
+    let plain = |(name, value): (&String, &String)| EnvVar {
+        name: name.clone(),
+        value: Some(literal(value)),
+        value_from: None,
+    };
+    let mut env: Vec<EnvVar> = taken_along.map(plain).collect();
     for (name, value) in &manifest.env {
         if name.is_empty() || name.contains(['=', '\0']) {
             problems.add(format!("env: {name:?} is not the name of a variable"));
         }
         env.push(EnvVar { name: name.clone(), value: Some(literal(&value.text())), value_from: None });
     }
-    if let Some(Secrets::Variables(variables)) = &manifest.secrets {
+    if let Some(variables) = secrets {
         for (name, source) in variables {
             let Some((secret, key)) = source.split_once('/') else {
                 problems.add(format!("secrets: {name}: {source:?} is not of the form secret/key"));
@@ -376,7 +391,13 @@ mod tests {
     use crate::manifest::Count;
 
     fn place(runtime: Runtime) -> Place {
-        Place { runtime, workdir: "/home/ada/work".into(), user: "ada".into(), source: Source::default() }
+        Place {
+            runtime,
+            workdir: "/home/ada/work".into(),
+            user: "ada".into(),
+            source: Source::default(),
+            variables: BTreeMap::new(),
+        }
     }
 
     fn manifest(run: &str) -> Manifest {

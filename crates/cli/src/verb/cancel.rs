@@ -1,6 +1,6 @@
 //! `regatta cancel`: stop jobs for good.
 
-use crate::api::{Api, Watched};
+use crate::api::{Api, Watched, named};
 use crate::args::Cancel;
 use crate::context::Context;
 use crate::error::{Error, Exit, Result};
@@ -35,8 +35,7 @@ pub(crate) async fn cancel(context: &Context<'_>, args: &Cancel) -> Result<ExitC
 /// Waits until `done` holds for a job.
 pub(crate) async fn until(api: &Api, job: &Job, done: impl Fn(&Job) -> bool) -> Result<Job> {
     let name = &job.metadata.name;
-    let mut changes =
-        api.watch::<Job>(&resource::JOBS, &format!("fieldSelector=metadata.name%3D{name}")).await?;
+    let mut changes = api.watch::<Job>(&resource::JOBS, &named(name)).await?;
     while let Some(change) = changes.next().await {
         match change? {
             Watched::Applied(job) if done(&job) => return Ok(job),

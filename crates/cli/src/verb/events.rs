@@ -1,6 +1,6 @@
 //! `regatta events`: what happened, oldest first.
 
-use crate::api::ListScope;
+use crate::api::{ListScope, encode};
 use crate::args::Events;
 use crate::context::Context;
 use crate::error::Result;
@@ -12,10 +12,9 @@ use std::process::ExitCode;
 
 pub(crate) async fn events(context: &Context<'_>, args: &Events) -> Result<ExitCode> {
     let api = context.api().await?;
-    let query = args
-        .job
-        .as_ref()
-        .map_or_else(String::new, |job| format!("fieldSelector=involvedObject.name%3D{job}"));
+    let query = args.job.as_ref().map_or_else(String::new, |job| {
+        format!("fieldSelector={}", encode(&format!("involvedObject.name={job}")))
+    });
     let mut list = api.list(&resource::EVENTS, ListScope::Namespace, &query).await?;
     if let Some(items) = list["items"].as_array_mut() {
         items.sort_by_key(when);

@@ -3,10 +3,10 @@
 use crate::args::Exec;
 use crate::context::Context;
 use crate::error::{Error, Exit, Result, from_kube};
+use crate::streams;
 use k8s_openapi::api::core::v1::Pod as WirePod;
 use kube::api::{AttachParams, AttachedProcess, TerminalSize};
-use regatta_types::labels;
-use regatta_types::pod::{LaunchSpec, Pod};
+use regatta_types::pod::Pod;
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 use std::process::ExitCode;
 use tokio::io::{AsyncWriteExt, copy, stderr, stdin, stdout};
@@ -38,14 +38,7 @@ pub(crate) async fn exec(context: &Context<'_>, args: &Exec) -> Result<ExitCode>
 
 /// Whether a running pod holds a rank.
 fn holds(pod: &Pod, rank: u32) -> bool {
-    let launch = pod
-        .metadata
-        .annotations
-        .get(labels::LAUNCH)
-        .and_then(|text| serde_json::from_str::<LaunchSpec>(text).ok());
-    let Some(launch) = launch.filter(|_| pod.status.phase == "Running") else { return false };
-    let ranks = launch.procs.max(launch.procs_per_node.unwrap_or(1)).max(1);
-    (launch.first_rank.0..launch.first_rank.0.saturating_add(ranks)).contains(&rank)
+    pod.status.phase == "Running" && streams::launch(pod).is_some_and(|launch| streams::holds(&launch, rank))
 }
 
 async fn connect(mut process: AttachedProcess) -> Result<ExitCode> {

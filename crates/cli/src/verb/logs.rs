@@ -10,7 +10,8 @@ use std::process::ExitCode;
 
 pub(crate) async fn logs(context: &Context<'_>, args: &Logs) -> Result<ExitCode> {
     let api = context.api().await?;
-    let query = LogQuery { follow: false, tail: args.tail, timestamps: args.timestamps, rank: args.rank };
+    let query =
+        LogQuery { tail: args.tail, timestamps: args.timestamps, rank: args.rank, ..LogQuery::default() };
     if args.follow {
         let job = api.job(&args.job).await?;
         let ended = job.status.phase.is_terminal();

@@ -8,13 +8,14 @@ use crate::follow::{Follow, Followed, News, follow};
 use crate::manifest::{self, Manifest, Place, Runtime, to_job};
 use crate::narrate;
 use crate::output::{data, talk, to_yaml};
+use crate::source;
 use crate::text::money;
 use regatta_types::job::{Job, JobPhase, Source};
 use regatta_types::preview::{JobPreview, JobPreviewSpec, JobPreviewStatus, Verdict};
 use regatta_types::resource;
-use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
 /// A run that is ready to be submitted.
 pub(crate) struct Prepared {
@@ -31,8 +32,9 @@ pub(crate) fn prepare(context: &Context<'_>, args: &Run) -> Result<Prepared> {
     let workdir = workdir(args, &manifest)?;
     let place = Place {
         runtime: context.runtime(),
-        user: std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default(),
-        source: source(&workdir, &manifest),
+        user: source::user(),
+        source: source_facts(&workdir, &manifest),
+        variables: if context.runtime() == Runtime::Local { source::taken_along() } else { BTreeMap::new() },
         workdir,
     };
     let (job, notices) = to_job(&manifest, &place).map_err(|problems| {
@@ -79,46 +81,12 @@ fn make_checkpoint_dir(job: &Job, manifest: &Manifest) -> Result<()> {
 }
 
 /// What is known of the code: the commit, a hash of what is not committed, and what interprets it.
-fn source(workdir: &Path, manifest: &Manifest) -> Source {
-    let git = |args: &[&str]| {
-        let output = Command::new("git")
-            .arg("-C")
-            .arg(workdir)
-            .args(args)
-            .stderr(Stdio::null())
-            .stdin(Stdio::null())
-            .output()
-            .ok()?;
-        output.status.success().then_some(output.stdout)
+fn source_facts(workdir: &Path, manifest: &Manifest) -> Source {
+    let program = || {
+        let command = manifest.argv.first().or(manifest.run.as_ref())?;
+        source::interpreter(command, std::env::var_os("PATH").as_deref())
     };
-    let commit = git(&["rev-parse", "HEAD"]).map(|text| String::from_utf8_lossy(&text).trim().to_owned());
-    let diff = commit.as_ref().and_then(|_| git(&["diff", "HEAD"])).filter(|diff| !diff.is_empty());
-    let hash =
-        diff.map(|diff| Sha256::digest(&diff).iter().map(|byte| format!("{byte:02x}")).collect::<String>());
-    let program = manifest
-        .argv
-        .first()
-        .cloned()
-        .or_else(|| manifest.run.as_ref()?.split_whitespace().next().map(str::to_owned));
-    Source {
-        command: String::new(),
-        git_commit: commit,
-        git_diff_hash: hash,
-        interpreter: manifest.image.clone().or_else(|| program.as_deref().and_then(find_program)),
-    }
-}
-
-/// Where a program is found.
-fn find_program(name: &str) -> Option<String> {
-    let path = Path::new(name);
-    if path.components().count() > 1 {
-        return Some(name.to_owned());
-    }
-    let directories = std::env::var_os("PATH")?;
-    std::env::split_paths(&directories)
-        .map(|dir| dir.join(name))
-        .find(|file| file.is_file())
-        .map(|file| file.display().to_string())
+    Source { interpreter: manifest.image.clone().or_else(program), ..source::of_git(workdir) }
 }
 
 pub(crate) async fn run(context: &Context<'_>, args: &Run, prepared: Prepared) -> Result<ExitCode> {
