@@ -4,6 +4,7 @@
 //! - [`watch`]: changes in order, seen through a selection.
 //! - [`write`](mod@write): create, update, patch.
 //! - [`delete`](mod@delete): deletion, finalizers, and what goes along with an object.
+//! - [`events`]: events do not last.
 //! - [`cluster`]: the same behind the kit's door, for controllers in this process.
 //!
 //! Writes are optimistic: computed from the newest queued state and committed only if that is still the newest; when
@@ -11,6 +12,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod delete;
+pub(crate) mod events;
 pub(crate) mod read;
 pub(crate) mod watch;
 pub(crate) mod write;
@@ -34,6 +36,7 @@ pub struct Engine {
     pub(crate) clock: Arc<dyn Clock>,
     ids: Arc<Mutex<Stream>>,
     admission: Option<Arc<dyn Admission>>,
+    ledger: Arc<events::Ledger>,
 }
 
 /// Whether a write is made or only tried.
@@ -77,7 +80,7 @@ impl Engine {
     /// An engine on `store` that serves the kinds of `registry`. `seed` is the source of uids and generated names.
     pub fn new(store: Store, registry: Registry, clock: Arc<dyn Clock>, seed: Seed) -> Self {
         let ids = Arc::new(Mutex::new(seed.child("uids").stream()));
-        Self { store, registry: Arc::new(registry), clock, ids, admission: None }
+        Self { store, registry: Arc::new(registry), clock, ids, admission: None, ledger: Arc::default() }
     }
 
     /// The same, with policy.

@@ -7,6 +7,7 @@ mod discovery;
 mod exec;
 mod openapi;
 mod path;
+mod protobuf;
 mod query;
 mod resources;
 mod serve;
@@ -210,6 +211,15 @@ pub(crate) fn parse_body(call: &Call) -> Result<Value, ApiError> {
                 .map_err(|e| bad_request(format!("the body is not UTF-8: {e}")))?;
             serde_saphyr::from_str(text).map_err(|e| bad_request(format!("the body is not YAML: {e}")))
         }
+        "application/vnd.kubernetes.protobuf" => match protobuf::decode(&call.body) {
+            Ok(object) => Ok(object),
+            Err(protobuf::Problem::Bytes(problem)) => {
+                Err(bad_request(format!("the protobuf body cannot be read: {problem}")))
+            }
+            Err(protobuf::Problem::Kind(kind)) => {
+                Err(unsupported(&format!("protobuf of kind {kind}"), "application/json, application/yaml"))
+            }
+        },
         other => Err(unsupported(other, "application/json, application/yaml")),
     }
 }

@@ -11,12 +11,14 @@ const LABEL_CHARS_MAX: usize = 63;
 
 /// Checks a name.
 pub(crate) fn check(kind: &Kind, name: &str) -> Result<(), ApiError> {
-    let longest = if kind.resource.kind == "Namespace" { LABEL_CHARS_MAX } else { NAME_CHARS_MAX };
-    if is_subdomain(name) && name.len() <= longest {
+    let host_part = kind.resource.kind == "Namespace";
+    let (longest, form) = if host_part { (LABEL_CHARS_MAX, "label") } else { (NAME_CHARS_MAX, "subdomain") };
+    if is_subdomain(name) && name.len() <= longest && !(host_part && name.contains('.')) {
         return Ok(());
     }
+    let characters = if host_part { "'-'" } else { "'-' or '.'" };
     let problem = format!(
-        "metadata.name: Invalid value: {name:?}: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', must start and end with an alphanumeric character, and have at most {longest} characters"
+        "metadata.name: Invalid value: {name:?}: a lowercase RFC 1123 {form} must consist of lower case alphanumeric characters, {characters}, must start and end with an alphanumeric character, and have at most {longest} characters"
     );
     Err(invalid(&kind.resource, name, problem))
 }

@@ -12,13 +12,18 @@ const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const DEPTH_MAX: usize = 24;
 
 /// The schema of a Rust type with all references resolved.
-pub(crate) fn of<T: schemars::JsonSchema>() -> Value {
+pub fn of<T: schemars::JsonSchema>() -> Value {
     let settings = SchemaSettings::openapi3().with(|settings| {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
     });
     let schema = settings.into_generator().into_root_schema_for::<T>();
     structural(&schema.to_value(), 0)
+}
+
+/// Any JSON schema in the form that clients of Kubernetes can read.
+pub(crate) fn sanitized(schema: &Value) -> Value {
+    structural(schema, 0)
 }
 
 /// Kubernetes' dialect: no `anyOf` with null, no titles, no numeric formats that it does not know.
@@ -101,7 +106,9 @@ fn words_of(schema: &Map<String, Value>) -> Option<Vec<Value>> {
     for choice in choices.iter().filter(|choice| choice["type"] != "null") {
         match (&choice["const"], &choice["enum"]) {
             (word @ Value::String(_), _) => words.push(word.clone()),
-            (_, Value::Array(some)) if some.iter().all(Value::is_string) => words.extend(some.iter().cloned()),
+            (_, Value::Array(some)) if some.iter().all(Value::is_string) => {
+                words.extend(some.iter().cloned())
+            }
             _ => return None,
         }
     }

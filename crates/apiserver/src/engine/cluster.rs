@@ -1,6 +1,6 @@
 //! The engine behind the kit's door: what controllers in this process use. Same rules as over HTTP.
 
-use super::delete::Deletion;
+use super::delete::{Deletion, Origin};
 use super::watch::EventKind;
 use super::write::Part;
 use super::{Engine, WriteOptions, key_of};
@@ -149,6 +149,7 @@ impl Cluster for Engine {
         let deletion = Deletion {
             grace_period_seconds: options.grace_period_seconds,
             uid: options.uid.as_ref().map(|uid| uid.0.clone()),
+            from: Origin::Runtime,
             ..Deletion::default()
         };
         self.delete_object(kind, &key, &deletion).await.map(drop)

@@ -34,6 +34,17 @@ pub(crate) struct Deletion {
     pub(crate) resource_version: Option<String>,
     pub(crate) propagation: Propagation,
     pub(crate) dry_run: DryRun,
+    pub(crate) from: Origin,
+}
+
+/// Who deletes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Origin {
+    /// A client: it can shorten the grace period, but it cannot know that the processes of a pod are dead.
+    #[default]
+    Client,
+    /// A part of this program: a grace period of 0 is the word of the runtime that nothing runs any more.
+    Runtime,
 }
 
 /// What a deletion did.
@@ -79,6 +90,7 @@ impl Engine {
             }
             let (new, outcome) = self.marked(kind, &old, deletion)?;
             if deletion.dry_run == DryRun::Yes || (outcome == Outcome::Pending && new == old) {
+                self.settled(kind, &entry).await?;
                 return Ok(Deleted { json: entry.json.clone(), uid, outcome });
             }
             let body = encode(key, new)?;
@@ -109,7 +121,7 @@ impl Engine {
 
     /// The object with the deletion noted, and whether it goes at once.
     fn marked(&self, kind: &Kind, old: &Value, deletion: &Deletion) -> Result<(Value, Outcome), ApiError> {
-        let grace = grace_seconds(kind, old, deletion);
+        let grace = self.grace_seconds(kind, old, deletion);
         let mut new = old.clone();
         let sooner = old["metadata"]["deletionGracePeriodSeconds"].as_i64().is_none_or(|known| grace < known);
         if !is_being_deleted(old) || (kind.deletion == DeletionRule::Graceful && sooner) {
@@ -123,6 +135,20 @@ impl Engine {
         let waits = super::write::waits_for_its_runner(kind, &new);
         let outcome = if has_finalizers(&new) || waits { Outcome::Pending } else { Outcome::Gone };
         Ok((new, outcome))
+    }
+
+    /// Seconds between SIGTERM and SIGKILL; 0 for what nobody runs.
+    fn grace_seconds(&self, kind: &Kind, object: &Value, deletion: &Deletion) -> i64 {
+        let node = object["spec"]["nodeName"].as_str().unwrap_or_default();
+        let ended = matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        if kind.deletion != DeletionRule::Graceful || node.is_empty() || ended {
+            return 0;
+        }
+        let own = object["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(GRACE_SECONDS_DEFAULT);
+        let asked = deletion.grace_period_seconds.unwrap_or(own).max(0);
+        // Force does not make processes die: as long as there is a node that can confirm their end, it must.
+        let confirmable = self.store.latest(&Key::new("nodes", "", node)).is_some();
+        if deletion.from == Origin::Client && confirmable { asked.max(1) } else { asked }
     }
 
     /// Deletes everything that `selector` selects; returns what was deleted.
@@ -143,6 +169,20 @@ impl Engine {
             }
         }
         Ok(deleted)
+    }
+
+    /// What follows the making of an object: one whose owners are gone already goes too.
+    pub(crate) async fn after_creation(&self, kind: &Kind, entry: &Entry) {
+        if entry.header.owners.is_empty() {
+            return;
+        }
+        let orphaned = parse(entry).is_ok_and(|object| !self.has_living_owner(&object));
+        if orphaned
+            && let Err(error) = self.delete_object(kind, &entry.key, &Deletion::default()).await
+            && !error.is_not_found()
+        {
+            tracing::warn!(%error, key = %entry.key, "an object of an owner that is gone was not deleted");
+        }
     }
 
     /// What follows the end of an object: its dependents go, and the namespace that waited for it.
@@ -230,7 +270,7 @@ impl Engine {
     }
 
     /// Lets a namespace go that is being deleted and has nothing left in it.
-    async fn remove_empty_namespace(&self, namespace: &str) {
+    pub(super) async fn remove_empty_namespace(&self, namespace: &str) {
         let key = Key::new("namespaces", "", namespace);
         let Some((kind, entry)) = self.kind_of(&key).zip(self.store.latest(&key)) else { return };
         let Ok(object) = parse(&entry) else { return };
@@ -289,15 +329,4 @@ fn check_preconditions(kind: &Kind, entry: &Entry, deletion: &Deletion) -> Resul
         return Err(conflict(&kind.resource, name, &problem));
     }
     Ok(())
-}
-
-/// Seconds between SIGTERM and SIGKILL; 0 for what nobody runs.
-fn grace_seconds(kind: &Kind, object: &Value, deletion: &Deletion) -> i64 {
-    if kind.deletion != DeletionRule::Graceful
-        || object["spec"]["nodeName"].as_str().is_none_or(str::is_empty)
-    {
-        return 0;
-    }
-    let own = object["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(GRACE_SECONDS_DEFAULT);
-    deletion.grace_period_seconds.unwrap_or(own).max(0)
 }

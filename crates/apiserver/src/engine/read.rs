@@ -1,7 +1,7 @@
 //! Get and list.
 
 use super::{Engine, key_of};
-use crate::error::{bad_request, not_found, refuse};
+use crate::error::{bad_request, not_found};
 use crate::registry::Kind;
 use crate::selector::Selector;
 use base64::Engine as _;
@@ -54,7 +54,7 @@ impl Engine {
                 self.store.get(&key_of(kind, namespace, name)).filter(|entry| selector.matches(entry));
             return Ok(Page { entries: entry.into_iter().collect(), version, next: None, remaining: None });
         }
-        let mut after = start.map(decode_continue).transpose()?;
+        let (first, mut after) = start.map(decode_continue).transpose()?.unzip();
         let wanted = if limit == 0 { usize::MAX } else { limit };
         if limit == 0 && start.is_none() {
             // In one look, so that the list is one state.
@@ -62,10 +62,11 @@ impl Engine {
             let entries = listing.entries.into_iter().filter(|entry| selector.matches(entry)).collect();
             return Ok(Page { entries, version: listing.version, next: None, remaining: None });
         }
-        let mut page = Page { entries: Vec::new(), version: 0, next: None, remaining: None };
+        let version = first.unwrap_or_default();
+        let mut page = Page { entries: Vec::new(), version, next: None, remaining: None };
         loop {
             let listing = self.store.list(&resource, namespace, after.as_ref(), CHUNK);
-            // A watch must start from the oldest state that is part of the page.
+            // A watch must start from the oldest state that is part of the list: that of the first page.
             page.version = if page.version == 0 { listing.version } else { page.version };
             let last = listing.entries.last().map(|entry| entry.key.path.clone());
             let mut rest = listing.entries.into_iter();
@@ -78,7 +79,8 @@ impl Engine {
             let left = rest.len() + listing.remaining;
             if page.entries.len() == wanted {
                 if left > 0 {
-                    page.next = page.entries.last().map(|entry| encode_continue(&entry.key.path));
+                    page.next =
+                        page.entries.last().map(|entry| encode_continue(page.version, &entry.key.path));
                     page.remaining = selector.is_empty().then_some(left);
                 }
                 return Ok(page);
@@ -91,17 +93,18 @@ impl Engine {
     }
 }
 
-fn encode_continue(path: &Path) -> String {
-    URL_SAFE_NO_PAD.encode(format!("{}\0{}", path.namespace, path.name))
+fn encode_continue(version: u64, path: &Path) -> String {
+    URL_SAFE_NO_PAD.encode(format!("{version}\0{}\0{}", path.namespace, path.name))
 }
 
-fn decode_continue(token: &str) -> Result<Path, ApiError> {
-    let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| bad_request("the continue token is not valid"))?;
-    let text = String::from_utf8(bytes).map_err(|_| bad_request("the continue token is not valid"))?;
-    let (namespace, name) = text
-        .split_once('\0')
-        .ok_or_else(|| refuse(410, "Expired", "the continue token is of another version"))?;
-    Ok(Path::new(namespace, name))
+fn decode_continue(token: &str) -> Result<(u64, Path), ApiError> {
+    let parts = |text: &str| -> Option<(u64, Path)> {
+        let mut parts = text.splitn(3, '\0');
+        let version = parts.next()?.parse().ok()?;
+        Some((version, Path::new(parts.next()?, parts.next()?)))
+    };
+    let text = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    text.as_deref().and_then(parts).ok_or_else(|| bad_request("the continue token is not valid"))
 }
 
 #[cfg(test)]
@@ -111,7 +114,8 @@ mod tests {
     #[test]
     fn continue_tokens_round_trip() {
         let path = Path::new("team-a", "digits");
-        assert_eq!(decode_continue(&encode_continue(&path)).unwrap(), path);
+        assert_eq!(decode_continue(&encode_continue(7, &path)).unwrap(), (7, path));
         assert!(decode_continue("%%%").is_err());
+        assert!(decode_continue(&URL_SAFE_NO_PAD.encode("x\0y")).is_err());
     }
 }

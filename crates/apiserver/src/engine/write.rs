@@ -39,8 +39,8 @@ impl Engine {
     ) -> Result<Written, ApiError> {
         let (mut object, mut warnings) = self.prepare_new(kind, namespace, object, options)?;
         let generated = object["metadata"]["name"].as_str().is_none_or(str::is_empty);
-        self.check_namespace(kind, namespace)?;
         for _ in 0..ATTEMPTS_MAX {
+            let home = self.check_namespace(kind, namespace)?;
             if generated {
                 let prefix: String =
                     meta_str(&object, "generateName").chars().take(names::NAME_CHARS_MAX - 5).collect();
@@ -60,10 +60,21 @@ impl Engine {
             }
             let write = Write::put(key.clone(), Expect::Absent, encode(&key, admitted)?)
                 .with_durability(kind.durability);
-            match self.commit(kind, &name, write).await {
-                Ok(entry) => return Ok(Written { json: entry.json.clone(), warnings }),
-                Err(error) if generated && error.is_already_exists() => {}
-                Err(error) => return Err(error),
+            let mut batch = vec![write];
+            batch.extend(home);
+            match self.commit_batch(batch).await {
+                Ok(entry) => {
+                    self.after_creation(kind, &entry).await;
+                    if kind.resource == resource::EVENTS {
+                        self.note_event(&entry.key);
+                        self.expire_events().await;
+                    }
+                    return Ok(Written { json: entry.json.clone(), warnings });
+                }
+                // The namespace has changed meanwhile: perhaps it is going.
+                Err(regatta_store::Error::Conflict { key: found, .. }) if found != key => {}
+                Err(regatta_store::Error::Conflict { .. }) if generated => {}
+                Err(error) => return Err(from_store(&kind.resource, &name, &error)),
             }
         }
         Err(refuse(409, "AlreadyExists", "no free name was found for generateName; try again"))
@@ -106,16 +117,20 @@ impl Engine {
         Ok((object, warnings))
     }
 
-    fn check_namespace(&self, kind: &Kind, namespace: Option<&str>) -> Result<(), ApiError> {
-        let Some(name) = namespace.filter(|_| kind.is_namespaced()) else { return Ok(()) };
+    /// A namespaced object needs a namespace that stays. The answer goes into the batch that makes the object, so that
+    /// no object is made in a namespace that another writer deletes at the same moment.
+    fn check_namespace(&self, kind: &Kind, namespace: Option<&str>) -> Result<Option<Write>, ApiError> {
+        let Some(name) = namespace.filter(|_| kind.is_namespaced()) else { return Ok(None) };
         let key = Key::new("namespaces", "", name);
-        let Some(entry) = self.store.latest(&key) else { return Err(not_found(&resource::NAMESPACES, name)) };
-        if is_being_deleted(&parse(&entry)?) {
+        let Some(entry) = self.store.latest(&key) else {
+            return Err(not_found(&resource::NAMESPACES, name));
+        };
+        if entry.header.deletion == regatta_store::Deletion::Requested {
             let what =
                 format!("unable to create new content in namespace {name} because it is being terminated");
             return Err(refuse(403, "Forbidden", what));
         }
-        Ok(())
+        Ok(Some(Write::check(key, Expect::Version(entry.version))))
     }
 
     async fn admit(
@@ -137,9 +152,24 @@ impl Engine {
     }
 
     pub(crate) async fn commit(&self, kind: &Kind, name: &str, write: Write) -> Result<Arc<Entry>, ApiError> {
-        let fail = |error: regatta_store::Error| from_store(&kind.resource, name, &error);
-        let entries = self.store.commit(vec![write]).map_err(fail)?.await.map_err(fail)?;
-        entries.into_iter().next().ok_or_else(|| ApiError::internal("the store answered nothing".to_owned()))
+        let committed = self.commit_batch(vec![write]).await;
+        committed.map_err(|error| from_store(&kind.resource, name, &error))
+    }
+
+    /// Commits a batch; the answer is its first object.
+    async fn commit_batch(&self, batch: Vec<Write>) -> Result<Arc<Entry>, regatta_store::Error> {
+        let entries = self.store.commit(batch)?.await?;
+        Ok(entries.into_iter().next().expect("invariant: the first write of a batch is not a mere check"))
+    }
+
+    /// Waits until a state that was read for a write is durable: a client must not hear of what a crash could take
+    /// back.
+    pub(crate) async fn settled(&self, kind: &Kind, entry: &Entry) -> Result<(), ApiError> {
+        if self.store.get(&entry.key).is_some_and(|published| published.version >= entry.version) {
+            return Ok(());
+        }
+        let barrier = async { self.store.commit(Vec::new())?.await };
+        barrier.await.map(drop).map_err(|error| from_store(&kind.resource, &entry.key.path.name, &error))
     }
 
     /// Replaces an object or its status by `object`.
@@ -196,6 +226,7 @@ impl Engine {
             }
             let (new, warnings) = self.merge(kind, part, &old, asked, options).await?;
             if same_but_version(&old, &new) {
+                self.settled(kind, &entry).await?;
                 return Ok(Written { json: entry.json.clone(), warnings });
             }
             if options.dry_run == DryRun::Yes {
@@ -212,6 +243,9 @@ impl Engine {
                 Ok(entry) => {
                     if ends {
                         self.after_removal(kind, &entry).await;
+                    } else if kind.deletion == DeletionRule::Namespace {
+                        // Its last finalizer may just have gone.
+                        self.remove_empty_namespace(name).await;
                     }
                     return Ok(Written { json: entry.json.clone(), warnings });
                 }

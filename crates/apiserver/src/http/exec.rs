@@ -6,7 +6,7 @@
 use super::{App, Call};
 use crate::error::{bad_request, to_status};
 use crate::pods::{ExecOptions, ExecSession, TerminalSize};
-use axum::extract::ws::{Message, WebSocket};
+use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
@@ -66,14 +66,14 @@ async fn run(socket: WebSocket, mut session: ExecSession) {
     let (mut to_client, mut from_client) = socket.split();
     let (outgoing, mut queue) = mpsc::channel::<Message>(OUTGOING_MAX);
     let streams = [(STDOUT, session.stdout.take()), (STDERR, session.stderr.take())];
-    let pumps: Vec<_> = streams
-        .into_iter()
-        .filter_map(|(channel, stream)| {
-            stream.map(|stream| tokio::spawn(pump(channel, stream, outgoing.clone())))
-        })
-        .collect();
+    let mut pumps: tokio::task::JoinSet<()> = tokio::task::JoinSet::new();
+    for (channel, stream) in streams {
+        if let Some(stream) = stream {
+            pumps.spawn(pump(channel, stream, outgoing.clone()));
+        }
+    }
     let (stdin, resize) = (session.stdin.take(), session.resize.take());
-    let input = tokio::spawn(async move {
+    let mut input = tokio::spawn(async move {
         let mut stdin = stdin;
         while let Some(Ok(message)) = from_client.next().await {
             let Message::Binary(bytes) = message else { continue };
@@ -99,9 +99,7 @@ async fn run(socket: WebSocket, mut session: ExecSession) {
     let finish = async move {
         let status = exit.await;
         // All output comes before the status, or the client would stop listening too early.
-        for pump in pumps {
-            let _ = pump.await;
-        }
+        while pumps.join_next().await.is_some() {}
         let _ = outgoing.send(message(STATUS, exit_status(&status).to_string().as_bytes())).await;
         drop(outgoing);
     };
@@ -111,14 +109,23 @@ async fn run(socket: WebSocket, mut session: ExecSession) {
                 return;
             }
         }
-        let _ = to_client.send(Message::Close(None)).await;
+        let _ = to_client
+            .send(Message::Close(Some(CloseFrame { code: close_code::NORMAL, reason: "".into() })))
+            .await;
     };
     tokio::pin!(finish, send);
-    // A client that goes away ends the sending, and with it the session: dropping it ends the command.
+    // A client that goes away ends its input, and with it the session: dropping what is left ends the command.
     let mut finished = false;
+    let mut listening = true;
     loop {
         tokio::select! {
             () = &mut finish, if !finished => finished = true,
+            _ = &mut input, if listening => {
+                listening = false;
+                if !finished {
+                    break;
+                }
+            }
             () = &mut send => break,
         }
     }

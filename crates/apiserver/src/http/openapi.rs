@@ -2,6 +2,7 @@
 //! server checks fields by itself.
 
 use super::App;
+use crate::schema;
 use regatta_types::{Resource, Scope};
 use serde_json::{Map, Value, json};
 
@@ -30,7 +31,7 @@ fn described(app: &App) -> Vec<Described> {
     let open = || json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let virtuals =
         app.virtuals.iter().flat_map(|handler| handler.descriptors()).map(|descriptor| Described {
-            schema: descriptor.schema.unwrap_or_else(open),
+            schema: descriptor.schema.as_ref().map_or_else(open, schema::sanitized),
             namespaced: descriptor.scope == Scope::Namespaced,
             group: descriptor.group,
             version: descriptor.version,

@@ -4,10 +4,10 @@ use super::path::Target;
 use super::{
     App, Call, content_type, exec, json_bytes, parse_body, table, unsupported, virtual_resources, watch,
 };
-use crate::engine::delete::{Deleted, Deletion, Outcome, Propagation};
+use crate::engine::delete::{Deleted, Deletion, Origin, Outcome, Propagation};
 use crate::engine::write::Part;
 use crate::engine::{DryRun, FieldValidation, WriteOptions, Written, key_of};
-use crate::error::{bad_request, method_not_allowed, no_such_resource};
+use crate::error::{bad_request, method_not_allowed, no_such_resource, refuse};
 use crate::patch::PatchType;
 use crate::pods::LogOptions;
 use crate::registry::{Kind, StatusRule, StrategicMerge};
@@ -45,9 +45,15 @@ pub(super) async fn answer(app: &Arc<App>, target: Target, call: Call) -> Result
 
 async fn collection(app: &Arc<App>, kind: &Kind, target: &Target, call: Call) -> Result<Response, ApiError> {
     let namespace = target.namespace.as_deref();
+    if kind.is_namespaced() && namespace.is_none() && !matches!(call.method, Method::GET | Method::HEAD) {
+        return Err(method_not_allowed(&format!("{} of all namespaces", kind.resource.plural)));
+    }
     match call.method {
         Method::GET | Method::HEAD => {
             let selector = selector(kind, &call)?;
+            if kind.resource == resource::EVENTS {
+                app.engine.expire_events().await;
+            }
             if call.query.is_set("watch") {
                 return watch::answer(app, kind, namespace, selector, &call);
             }
@@ -86,12 +92,7 @@ fn list(
     call: &Call,
 ) -> Result<Response, ApiError> {
     let limit = call.query.number::<usize>("limit")?.unwrap_or(0);
-    if let Some(asked) = call.query.number::<u64>("resourceVersion")?
-        && asked > app.engine.store.version()
-    {
-        let message = format!("Too large resource version: {asked}, current: {}", app.engine.store.version());
-        return Err(crate::error::refuse(504, "Timeout", message));
-    }
+    check_version(app, call)?;
     let page = app.engine.list_page(kind, namespace, selector, limit, call.query.get("continue"))?;
     let mut meta = json!({"resourceVersion": page.version.to_string()});
     if let Some(next) = page.next {
@@ -107,6 +108,22 @@ fn list(
         return Ok(json_bytes(StatusCode::OK, Bytes::from(table.to_string()), "application/json"));
     }
     Ok(json_bytes(StatusCode::OK, list_json(kind, objects, &meta), "application/json"))
+}
+
+/// Lists show the newest state: that is not older than any version there was, but it is seldom exactly an older one.
+fn check_version(app: &App, call: &Call) -> Result<(), ApiError> {
+    let Some(asked) = call.query.number::<u64>("resourceVersion")? else { return Ok(()) };
+    let current = app.engine.store.version();
+    if asked > current {
+        let message = format!("Too large resource version: {asked}, current: {current}");
+        return Err(refuse(504, "Timeout", message));
+    }
+    if call.query.get("resourceVersionMatch") == Some("Exact") && asked != current {
+        let message =
+            format!("version {asked} is no longer kept as a list (current: {current}); list without it");
+        return Err(refuse(410, "Expired", message));
+    }
+    Ok(())
 }
 
 /// A list, put together from the stored bytes.
@@ -250,6 +267,7 @@ fn deletion_options(call: &Call) -> Result<Deletion, ApiError> {
         resource_version: text(&body["preconditions"]["resourceVersion"]),
         propagation: if orphan { Propagation::Orphan } else { Propagation::Background },
         dry_run: if dry { DryRun::Yes } else { DryRun::No },
+        from: Origin::Client,
     })
 }
 
@@ -283,7 +301,7 @@ async fn pod_subresource(
             Ok(json_bytes(StatusCode::CREATED, Bytes::from(status.to_string()), "application/json"))
         }
         ("attach" | "portforward" | "ephemeralcontainers" | "eviction" | "proxy" | "resize", _) => {
-            Err(crate::error::refuse(
+            Err(refuse(
                 404,
                 "NotFound",
                 format!("pods have no {subresource} here; they have log, exec, binding and status"),

@@ -37,11 +37,15 @@ pub async fn serve(
     let (stop, stopped) = watch::channel(false);
     tokio::pin!(shutdown);
     loop {
-        let slot = slots.clone().acquire_owned().await.map_err(io::Error::other)?;
-        let accepted = tokio::select! {
-            () = &mut shutdown => break,
-            accepted = listener.accept() => accepted,
+        let next = async {
+            let slot = slots.clone().acquire_owned().await;
+            (slot, listener.accept().await)
         };
+        let (slot, accepted) = tokio::select! {
+            () = &mut shutdown => break,
+            next = next => next,
+        };
+        let slot = slot.map_err(io::Error::other)?;
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
