@@ -107,7 +107,7 @@ fn words_of(schema: &Map<String, Value>) -> Option<Vec<Value>> {
         match (&choice["const"], &choice["enum"]) {
             (word @ Value::String(_), _) => words.push(word.clone()),
             (_, Value::Array(some)) if some.iter().all(Value::is_string) => {
-                words.extend(some.iter().cloned())
+                words.extend(some.iter().cloned());
             }
             _ => return None,
         }
