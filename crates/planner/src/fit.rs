@@ -271,39 +271,63 @@ impl Space {
         Some(home)
     }
 
-    /// The best nodes for one group beside what others have of them.
+    /// The best nodes for one group beside what others have of them. Each gets as many members as it could hold, and the
+    /// merit of a node is judged by just these members: so what is kept of a node is what its merit depends on.
     fn home_of_group(&mut self, group: &Group, ix: ShapeIx, others: &Kept) -> Option<Vec<(NodeIx, u32)>> {
         let shape = self.shapes.get(ix, &self.nodes, &mut self.steps);
         if shape.caps_total < u64::from(group.count) {
             return None;
         }
-        let key = shape.key.clone();
-        let merits = shape.by_merit(group.count, &self.nodes, &mut self.steps);
-        self.steps += u64::try_from(others.len()).unwrap_or(u64::MAX);
-        let candidate = |(ix, amounts): (&NodeIx, &Amounts)| {
-            Candidate::new(&key, group.count, *ix, self.nodes.get(*ix)?, *amounts)
-        };
-        let shared: BTreeSet<Candidate> = others.iter().filter_map(candidate).collect();
-        let mut shared = shared.iter().peekable();
-        let mut alone = merits.iter().filter(|candidate| !others.contains_key(&candidate.ix)).peekable();
+        let largest = shape.largest_cap();
+        let mut found: BTreeMap<NodeIx, u32> = BTreeMap::new();
         let mut left = group.count;
-        let mut found = Vec::new();
-        loop {
-            let from_shared = match (shared.peek(), alone.peek()) {
-                (Some(a), Some(b)) => a < b,
-                (Some(_), None) => true,
-                (None, Some(_)) => false,
-                (None, None) => return None,
-            };
-            let next = if from_shared { shared.next() } else { alone.next() };
-            let Candidate { ix, cap, .. } = next?;
-            self.steps += 1;
-            found.push((*ix, left.min(*cap)));
-            left -= left.min(*cap);
-            if left == 0 {
-                return Some(found);
+        while left > 0 {
+            let (size, until) = if left >= largest { (group.count, largest) } else { (left, left) };
+            let picked = self.best_nodes(ix, size, others, &found, (left, until));
+            if picked.is_empty() {
+                return None;
+            }
+            for (node, count) in picked {
+                found.insert(node, count);
+                left -= count;
             }
         }
+        Some(found.into_iter().collect())
+    }
+
+    /// Nodes in the order of their merit for `size` members, as long as at least `until` of the `left` ones remain.
+    fn best_nodes(
+        &mut self,
+        ix: ShapeIx,
+        size: u32,
+        others: &Kept,
+        found: &BTreeMap<NodeIx, u32>,
+        (mut left, until): (u32, u32),
+    ) -> Vec<(NodeIx, u32)> {
+        let shape = self.shapes.get(ix, &self.nodes, &mut self.steps);
+        let key = shape.key.clone();
+        let merits = shape.by_merit(size, &self.nodes, &mut self.steps);
+        self.steps += u64::try_from(others.len()).unwrap_or(u64::MAX);
+        let beside = |(ix, amounts): (&NodeIx, &Amounts)| {
+            Candidate::new(&key, size, *ix, self.nodes.get(*ix)?, *amounts)
+        };
+        let shared: BTreeSet<Candidate> = others.iter().filter_map(beside).collect();
+        let mut shared = shared.iter().filter(|candidate| !found.contains_key(&candidate.ix)).peekable();
+        let is_new = |ix: &NodeIx| !others.contains_key(ix) && !found.contains_key(ix);
+        let mut alone = merits.iter().filter(|candidate| is_new(&candidate.ix)).peekable();
+        let mut picked = Vec::new();
+        while left > 0 && left >= until {
+            let from_shared = match (shared.peek(), alone.peek()) {
+                (Some(a), Some(b)) => a < b,
+                (a, _) => a.is_some(),
+            };
+            let next = if from_shared { shared.next() } else { alone.next() };
+            let Some(Candidate { ix, cap, .. }) = next else { break };
+            self.steps += 1;
+            picked.push((*ix, *cap));
+            left -= cap;
+        }
+        picked
     }
 
     /// What a placement takes of each node.

@@ -73,12 +73,29 @@ impl Proof {
     }
 }
 
+/// A gang's place in its class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whom {
+    Head,
+    Other,
+}
+
 /// What was said of a class in one state of the world: to its first gang and to the others.
 #[derive(Debug, Clone)]
 pub(crate) struct Said {
     pub(crate) state: u64,
-    pub(crate) to_head: Verdict,
-    pub(crate) to_others: Verdict,
+    pub(crate) to_head: Option<Verdict>,
+    pub(crate) to_others: Option<Verdict>,
+}
+
+impl Said {
+    /// What was said to the first gang or to others.
+    pub(crate) fn to(&self, whom: Whom) -> Option<&Verdict> {
+        match whom {
+            Whom::Head => self.to_head.as_ref(),
+            Whom::Other => self.to_others.as_ref(),
+        }
+    }
 }
 
 /// Waiting gangs that are alike.

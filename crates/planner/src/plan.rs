@@ -3,7 +3,7 @@
 use crate::explain::Witness;
 use crate::facts::{GangFacts, GangId, QueueState};
 use crate::fit::{Group, Kept, Placement, Space, is_exact};
-use crate::gang::{ClassIx, Ground, OrderKey, Proof, Rests, Said};
+use crate::gang::{ClassIx, Ground, OrderKey, Proof, Rests, Said, Whom};
 use crate::line::Line;
 use crate::nodes::NodeIx;
 use crate::verdict::Verdict;
@@ -194,28 +194,37 @@ impl World {
             if untold.is_empty() {
                 continue;
             }
-            let said = class.said.take().filter(|said| said.state == self.versions.state);
-            let said = said.unwrap_or_else(|| self.say(&head, ix, proof, line));
             for key in untold {
-                let verdict = if key == head { &said.to_head } else { &said.to_others };
-                plan.verdicts.insert(key.id, verdict.clone());
+                let verdict = self.say(&head, &key, ix, proof, line);
+                plan.verdicts.insert(key.id, verdict);
             }
-            self.classes.get_mut(ix).said = Some(said);
         }
     }
 
-    fn say(&mut self, head: &OrderKey, ix: ClassIx, proof: Proof, line: &Line) -> Said {
-        let mut space = std::mem::take(&mut self.space);
+    /// The verdict for a gang of a class. Found once in a state for the first gang, and once for the others.
+    fn say(&mut self, head: &OrderKey, key: &OrderKey, ix: ClassIx, proof: Proof, line: &Line) -> Verdict {
+        let state = self.versions.state;
+        let whom = if key == head { Whom::Head } else { Whom::Other };
         let class = self.classes.get(ix);
-        let mut witness = Witness { world: self, space: &mut space, line };
-        let to_head = witness.verdict(&class.key, &class.groups, head, proof.reason);
-        let mut others = class.waiting.iter().skip(1);
-        let to_others = match others.next() {
-            Some(second) => witness.verdict(&class.key, &class.groups, second, proof.reason_of_others()),
-            None => to_head.clone(),
+        let said = class.said.as_ref().filter(|said| said.state == state);
+        if let Some(verdict) = said.and_then(|said| said.to(whom)) {
+            return verdict.clone();
+        }
+        let reason = match whom {
+            Whom::Head => proof.reason,
+            Whom::Other => proof.reason_of_others(),
         };
+        let mut said = said.cloned().unwrap_or(Said { state, to_head: None, to_others: None });
+        let mut space = std::mem::take(&mut self.space);
+        let mut witness = Witness { world: self, space: &mut space, line };
+        let verdict = witness.verdict(&class.key, &class.groups, key, reason);
         self.space = space;
-        Said { state: self.versions.state, to_head, to_others }
+        match whom {
+            Whom::Head => said.to_head = Some(verdict.clone()),
+            Whom::Other => said.to_others = Some(verdict.clone()),
+        }
+        self.classes.get_mut(ix).said = Some(said);
+        verdict
     }
 }
 

@@ -9,6 +9,9 @@ use crate::nodes::{Node, NodeIx, NodeTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// How many orders by merit a shape keeps, besides those for the sizes of its groups.
+const MERITS_MAX: usize = 16;
+
 /// A place in the table of shapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ShapeIx(usize);
@@ -123,6 +126,8 @@ pub(crate) struct Shape {
     on: Vec<OnNode>,
     /// Members that all nodes together hold when empty.
     pub(crate) caps_total: u64,
+    /// How many nodes hold so many members when empty.
+    nodes_of_cap: BTreeMap<u32, u32>,
     /// What is free on the nodes that would do.
     pub(crate) free_total: Amounts,
     pub(crate) index: FitIndex,
@@ -147,6 +152,7 @@ impl Shape {
             cursor: None,
             on: Vec::new(),
             caps_total: 0,
+            nodes_of_cap: BTreeMap::new(),
             free_total: Amounts::default(),
             index: FitIndex::default(),
             merits: BTreeMap::new(),
@@ -158,8 +164,16 @@ impl Shape {
         self.on.get(ix.at()).map_or(0, |on| on.cap)
     }
 
+    /// The most members that one node holds when empty.
+    pub(crate) fn largest_cap(&self) -> u32 {
+        self.nodes_of_cap.last_key_value().map_or(0, |(cap, _)| *cap)
+    }
+
     /// Nodes by merit for a group of `count` members, up to date.
     pub(crate) fn by_merit(&mut self, count: u32, nodes: &NodeTable, steps: &mut u64) -> &MeritIndex {
+        if self.merits.len() >= MERITS_MAX && !self.merits.contains_key(&count) {
+            self.merits.retain(|count, _| self.users.contains_key(count));
+        }
         let merits = self.merits.entry(count).or_default();
         *steps += merits.follow(&self.key, count, nodes);
         merits
@@ -182,6 +196,17 @@ impl Shape {
         let free = open.map_or(Amounts::default(), |(node, _)| node.free());
         let on = &mut self.on[ix.at()];
         self.caps_total = self.caps_total - u64::from(on.cap) + u64::from(cap);
+        if on.cap != cap {
+            if let Some(nodes) = self.nodes_of_cap.get_mut(&on.cap) {
+                *nodes -= 1;
+                if *nodes == 0 {
+                    self.nodes_of_cap.remove(&on.cap);
+                }
+            }
+            if cap > 0 {
+                *self.nodes_of_cap.entry(cap).or_default() += 1;
+            }
+        }
         let zero = Amounts::default();
         self.free_total = self.free_total.minus(on.free.upper(zero)).plus(free.upper(zero));
         (on.cap, on.free) = (cap, free);

@@ -170,18 +170,19 @@ impl Model {
             let facts = &self.gangs[&start.gang];
             assert_eq!(start.placement.len(), usize::try_from(facts.size()).unwrap(), "whole gangs only");
             assert!(!self.placed.contains_key(&start.gang), "started once");
-            let groups = facts.members.iter().flat_map(|group| (0..group.count).map(move |_| group));
-            let mut models: BTreeMap<&MemberGroup, BTreeSet<&str>> = BTreeMap::new();
-            for (slot, group) in start.placement.iter().zip(groups) {
+            let groups = facts.members.iter().enumerate();
+            let groups = groups.flat_map(|(at, group)| (0..group.count).map(move |_| (at, group)));
+            let mut models: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
+            for (slot, (at, group)) in start.placement.iter().zip(groups) {
                 let node = &self.nodes[&slot.node];
                 assert_eq!((slot.role.as_str(), node.schedulable), (group.role.as_str(), Schedulable::Yes));
                 assert!(group.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value)));
                 let model = node.gpu_model.as_deref().unwrap();
                 assert!(group.gpu_models.is_empty() || group.gpu_models.iter().any(|wanted| wanted == model));
-                models.entry(group).or_default().insert(model);
+                models.entry(at).or_default().insert(model);
             }
-            let mixed =
-                models.iter().find(|(group, models)| !group.gpu_models.is_empty() && models.len() > 1);
+            let is_choosy = |at: usize| !facts.members[at].gpu_models.is_empty();
+            let mixed = models.iter().find(|(at, models)| is_choosy(**at) && models.len() > 1);
             assert!(mixed.is_none(), "{mixed:?}");
             let nodes = start.placement.iter().map(|slot| slot.node.clone()).collect();
             self.placed.insert(start.gang.clone(), nodes);
