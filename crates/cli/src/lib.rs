@@ -22,6 +22,7 @@ mod context;
 mod follow;
 mod narrate;
 mod output;
+mod ranks;
 mod source;
 mod streams;
 mod text;

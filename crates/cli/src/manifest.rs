@@ -6,8 +6,9 @@ pub(crate) use translate::{Place, Runtime, absolute, to_job};
 
 use crate::args::Run;
 use crate::error::{Error, Result};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -23,15 +24,15 @@ pub struct Manifest {
     /// Image; ignored, with a notice, where processes run without images.
     pub image: Option<String>,
     /// Number of nodes; 1 when left out.
-    pub nodes: Option<Count>,
+    pub nodes: Option<Word>,
     /// GPUs on each node.
     pub gpus: Option<u32>,
     /// GPU model, or models in order of preference.
     pub gpu: Option<OneOrMany>,
     /// CPU cores on each node, such as `4` or `500m`.
-    pub cpus: Option<Count>,
+    pub cpus: Option<Word>,
     /// Memory on each node, such as `8Gi`.
-    pub memory: Option<Count>,
+    pub memory: Option<Word>,
     /// Processes on each node; each is a rank of its own.
     pub procs_per_node: Option<u32>,
     /// How ranks are started: `auto`, `torchrun`, `ranks` or `none`.
@@ -41,7 +42,7 @@ pub struct Manifest {
     /// Shell command that runs once on each node before the ranks.
     pub setup: Option<String>,
     /// Environment variables.
-    pub env: BTreeMap<String, Count>,
+    pub env: BTreeMap<String, Word>,
     /// Secrets: names, whose keys become variables, or variables with `secret/key`.
     pub secrets: Option<Secrets>,
     /// What appears where: a host path, `hostpath://`, `configmap://`, `secret://`, `emptydir://` or `pvc://`.
@@ -70,35 +71,27 @@ pub struct Manifest {
 #[serde(rename_all = "camelCase", default)]
 pub struct Limits {
     /// Longest run time, such as `12h`.
-    pub runtime: Option<Count>,
+    pub runtime: Option<Word>,
     /// Highest cost, such as `500 USD`.
     pub cost: Option<String>,
 }
 
-/// A number or a word: YAML reads `4` and `4Gi` differently, people do not.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum Count {
-    /// A whole number.
-    Number(i64),
-    /// True or false, as a variable's value.
-    Flag(bool),
-    /// A number with a fraction.
-    Fraction(f64),
-    /// Text.
-    Text(String),
-}
+/// A number, a word, or true or false, as it is written: to YAML `1.50` and `4Gi` are different things, to people not.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Word(pub String);
 
-impl Eq for Count {}
+impl JsonSchema for Word {
+    fn schema_name() -> Cow<'static, str> {
+        "Word".into()
+    }
 
-impl Count {
-    pub(crate) fn text(&self) -> String {
-        match self {
-            Self::Number(number) => number.to_string(),
-            Self::Flag(flag) => flag.to_string(),
-            Self::Fraction(number) => number.to_string(),
-            Self::Text(text) => text.clone(),
-        }
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": ["string", "number", "boolean"]})
     }
 }
 
@@ -162,7 +155,7 @@ pub(crate) fn read(path: &Path) -> Result<Manifest> {
 }
 
 fn parse(text: &str, file: &str) -> Result<Manifest> {
-    let bad = |e: &dyn std::fmt::Display| Error::usage(format!("{file}: {e}"));
+    let bad = |e: &serde_saphyr::Error| Error::usage(format!("{file}: {}", e.without_snippet()));
     let value: serde_json::Value = serde_saphyr::from_str(text).map_err(|e| bad(&e))?;
     if !value.is_object() {
         return Err(Error::usage(format!("{file}: expected fields such as `run:` and `gpus:`")));
@@ -208,13 +201,13 @@ impl Manifest {
                 *field = Some(value.clone());
             }
         }
-        let count = |text: &String| text.parse().map_or_else(|_| Count::Text(text.clone()), Count::Number);
+        let word = |text: &String| Word(text.clone());
         set(&mut self.name, run.name.as_ref());
         set(&mut self.image, run.image.as_ref());
-        set(&mut self.nodes, run.nodes.as_ref().map(count).as_ref());
+        set(&mut self.nodes, run.nodes.as_ref().map(word).as_ref());
         set(&mut self.gpus, run.gpus.as_ref());
-        set(&mut self.cpus, run.cpus.as_ref().map(count).as_ref());
-        set(&mut self.memory, run.memory.as_ref().map(count).as_ref());
+        set(&mut self.cpus, run.cpus.as_ref().map(word).as_ref());
+        set(&mut self.memory, run.memory.as_ref().map(word).as_ref());
         set(&mut self.procs_per_node, run.procs_per_node.as_ref());
         set(&mut self.launcher, run.launcher.as_ref());
         set(&mut self.setup, run.setup.as_ref());
@@ -222,14 +215,14 @@ impl Manifest {
         set(&mut self.priority, run.priority.as_ref());
         set(&mut self.checkpoint, run.checkpoint.as_ref());
         set(&mut self.max_restarts, run.max_restarts.as_ref());
-        set(&mut self.limits.runtime, run.max_runtime.as_ref().map(count).as_ref());
+        set(&mut self.limits.runtime, run.max_runtime.as_ref().map(word).as_ref());
         set(&mut self.limits.cost, run.max_cost.as_ref());
         if !run.gpu.is_empty() {
             self.gpu = Some(OneOrMany::Many(run.gpu.clone()));
         }
         for pair in &run.env {
             let (name, value) = split(pair, "--env", "NAME=VALUE")?;
-            self.env.insert(name, Count::Text(value));
+            self.env.insert(name, Word(value));
         }
         for pair in &run.mount {
             let (path, source) = split(pair, "--mount", "PATH=SOURCE")?;
@@ -272,11 +265,11 @@ mod tests {
 
     #[test]
     fn files_are_read() {
-        let text = "name: digits\nnodes: 2\ngpus: 2\ngpu: [h100, a100]\nrun: torchrun train.py\nenv: {A: 1, B: x, C: true}\nmounts: {/data: /mnt/data}\nlimits: {runtime: 12h, cost: 500 USD}\n";
+        let text = "name: digits\nnodes: 2\ngpus: 2\ngpu: [h100, a100]\nrun: torchrun train.py\nenv: {A: 1.50, B: x, C: true}\nmounts: {/data: /mnt/data}\nlimits: {runtime: 12h, cost: 500 USD}\n";
         let manifest = parse(text, "regatta.yaml").unwrap();
-        assert_eq!(manifest.nodes, Some(Count::Number(2)));
-        assert_eq!(manifest.env["A"].text(), "1");
-        assert_eq!(manifest.env["C"].text(), "true");
+        assert_eq!(manifest.nodes, Some(Word("2".into())));
+        assert_eq!(manifest.env["A"].0, "1.50");
+        assert_eq!(manifest.env["C"].0, "true");
         assert_eq!(manifest.limits.cost.as_deref(), Some("500 USD"));
     }
 
@@ -320,7 +313,7 @@ mod tests {
             ..Run::default()
         };
         let manifest = manifest.overridden_by(&run).unwrap();
-        assert_eq!(manifest.nodes, Some(Count::Number(3)));
+        assert_eq!(manifest.nodes, Some(Word("3".into())));
         assert_eq!(manifest.env.keys().collect::<Vec<_>>(), ["A", "B"]);
         assert_eq!((manifest.run, manifest.argv), (None, vec!["y".to_owned()]));
         let run = Run { env: vec!["=x".into()], ..Run::default() };

@@ -1,6 +1,7 @@
 //! What ranks write, as streams of whole lines: which streams a pod has, and what stands before their lines. Pure.
 
-use regatta_types::job::{Job, Launcher};
+use crate::ranks::{self, SlotRanks};
+use regatta_types::job::Job;
 use regatta_types::labels;
 use regatta_types::pod::{ContainerStatus, LaunchSpec, Pod};
 use std::io::Write;
@@ -33,10 +34,35 @@ pub(crate) fn launch(pod: &Pod) -> Option<LaunchSpec> {
     serde_json::from_str(pod.metadata.annotations.get(labels::LAUNCH)?).ok()
 }
 
-/// Whether a slot has a rank: of those that the agent starts, or of those that a launcher within it starts.
-pub(crate) fn holds(launch: &LaunchSpec, rank: u32) -> bool {
-    let count = launch.procs.max(launch.procs_per_node.unwrap_or(1)).max(1);
-    (launch.first_rank.0..launch.first_rank.0.saturating_add(count)).contains(&rank)
+/// The ranks of a pod: those that its job says, for the launch facts do not have all that a launcher within starts.
+pub(crate) fn ranks(job: &Job, launch: &LaunchSpec) -> SlotRanks {
+    let slots = ranks::of_job(job);
+    let own = slots.into_iter().find(|slot| slot.role == launch.role && slot.slot == launch.slot.0);
+    own.unwrap_or_else(|| {
+        let (role, slot, first) = (launch.role.clone(), launch.slot.0, launch.first_rank.0);
+        let procs = launch.procs.max(1);
+        SlotRanks { role, slot, first, procs, ranks: procs.max(launch.procs_per_node.unwrap_or(1)) }
+    })
+}
+
+/// What stands before the lines of one rank, or of all ranks of a slot that share their log.
+pub(crate) fn prefix(slot: &SlotRanks, rank: Option<u32>) -> String {
+    match rank.or_else(|| (slot.ranks == 1).then_some(slot.first)) {
+        Some(rank) => format!("[{}-{} r{rank}] ", slot.role, slot.slot),
+        None => format!("[{}-{}] ", slot.role, slot.slot),
+    }
+}
+
+/// The ranks of a slot that have a log of their own; none stands for the one log of them all.
+pub(crate) fn own_logs(slot: &SlotRanks, world_size: u32, wanted: Option<u32>) -> Vec<Option<u32>> {
+    match (slot.procs, wanted) {
+        (0 | 1, _) => vec![None],
+        (_, Some(rank)) => vec![Some(rank)],
+        (procs, None) if world_size <= RANK_STREAMS_MAX => {
+            (slot.first..slot.first + procs).map(Some).collect()
+        }
+        _ => vec![None],
+    }
 }
 
 fn has_begun(status: &ContainerStatus) -> bool {
@@ -46,13 +72,13 @@ fn has_begun(status: &ContainerStatus) -> bool {
 /// The streams of a job's pod that can be read now; those of one rank, where only that one is wanted.
 pub(crate) fn of_pod(job: &Job, pod: &Pod, wanted: Option<u32>) -> Vec<LogSource> {
     let launch = launch(pod).unwrap_or_default();
-    if wanted.is_some_and(|rank| !holds(&launch, rank)) {
+    let slot = ranks(job, &launch);
+    if wanted.is_some_and(|rank| !slot.holds(rank)) {
         return Vec::new();
     }
     let alone = wanted.is_some() || (launch.world_size <= 1 && job.slots() <= 1);
     let uid = pod.metadata.uid().0;
     let name = &pod.metadata.name;
-    let place = format!("{}-{}", launch.role, launch.slot);
     let source = |stream: String, place: LogPlace, prefix: String| LogSource {
         key: (uid.clone(), stream),
         place,
@@ -61,34 +87,23 @@ pub(crate) fn of_pod(job: &Job, pod: &Pod, wanted: Option<u32>) -> Vec<LogSource
     let mut sources = Vec::new();
     for status in pod.status.init_container_statuses.iter().filter(|status| has_begun(status)) {
         let container = LogPlace::Container { pod: name.clone(), container: status.name.clone() };
-        sources.push(source(status.name.clone(), container, format!("[{place} {}] ", status.name)));
+        let prefix = format!("[{}-{} {}] ", slot.role, slot.slot, status.name);
+        sources.push(source(status.name.clone(), container, prefix));
     }
     if !pod.status.container_statuses.iter().any(has_begun) {
         return sources;
     }
-    let first = launch.first_rank.0;
-    let ranks: Vec<Option<u32>> = match (launch.procs, wanted) {
-        (0 | 1, _) => vec![None],
-        (_, Some(rank)) => vec![Some(rank)],
-        (procs, None) if launch.world_size <= RANK_STREAMS_MAX => (first..first + procs).map(Some).collect(),
-        _ => vec![None],
-    };
-    for (index, rank) in ranks.into_iter().enumerate() {
-        let prefix = match rank {
-            Some(rank) => format!("[{place} r{rank}] "),
-            // A launcher within the slot writes for several ranks at once.
-            None if launch.launcher == Launcher::Torchrun || launch.procs > 1 => format!("[{place}] "),
-            None => format!("[{place} r{first}] "),
-        };
-        let run = LogPlace::Run {
+    for (index, rank) in own_logs(&slot, launch.world_size, wanted).into_iter().enumerate() {
+        let place = LogPlace::Run {
             epoch: launch.epoch.0,
-            role: launch.role.clone(),
-            slot: launch.slot.0,
+            role: slot.role.clone(),
+            slot: slot.slot,
             rank,
             // Pods know no ranks, so one stream is all that they can give.
             pod: (index == 0).then(|| name.clone()),
         };
-        sources.push(source(rank.map_or_else(|| "main".to_owned(), |rank| rank.to_string()), run, prefix));
+        let stream = rank.map_or_else(|| "main".to_owned(), |rank| rank.to_string());
+        sources.push(source(stream, place, prefix(&slot, rank)));
     }
     sources
 }
@@ -139,8 +154,8 @@ impl Lines {
 mod tests {
     use super::*;
     use regatta_types::job::Role;
-    use regatta_types::pod::{ContainerRunning, ContainerState};
-    use regatta_types::{Epoch, Rank, SlotIndex, Uid};
+    use regatta_types::pod::{Container, ContainerRunning, ContainerState};
+    use regatta_types::{Epoch, SlotIndex, Uid};
 
     #[test]
     fn lines_stay_whole() {
@@ -167,53 +182,53 @@ mod tests {
         pod
     }
 
-    fn job(replicas: u32) -> Job {
+    fn job(command: &str, replicas: u32, procs_per_node: Option<u32>) -> Job {
+        let mut role = Role { replicas, procs_per_node, ..Role::default() };
+        let command = vec![command.to_owned()];
+        role.template.spec.containers.push(Container { command, ..Container::default() });
         let mut job = Job::default();
-        job.spec.roles = vec![Role { replicas, ..Role::default() }];
+        job.spec.roles = vec![role];
         job
     }
 
-    fn launch(procs: u32, world_size: u32, launcher: Launcher) -> LaunchSpec {
-        LaunchSpec {
-            role: "worker".into(),
-            slot: SlotIndex(1),
-            epoch: Epoch(3),
-            launcher,
-            procs,
-            procs_per_node: (launcher == Launcher::Torchrun).then_some(2),
-            first_rank: Rank(2),
-            world_size,
-            ..LaunchSpec::default()
-        }
+    fn launch(world_size: u32) -> LaunchSpec {
+        let role = "worker".to_owned();
+        LaunchSpec { role, slot: SlotIndex(1), epoch: Epoch(3), world_size, ..LaunchSpec::default() }
     }
 
     #[test]
     fn each_rank_has_a_stream_and_a_prefix() {
-        let check = |pod: &Pod, slots: u32, wanted: Option<u32>, expected: &[(&str, Option<&str>)]| {
-            let sources = of_pod(&job(slots), pod, wanted);
+        let check = |job: &Job, pod: &Pod, wanted: Option<u32>, expected: &[(&str, Option<&str>)]| {
+            let sources = of_pod(job, pod, wanted);
             let seen: Vec<_> = sources.iter().map(|s| (s.key.1.as_str(), s.prefix.as_deref())).collect();
             assert_eq!(seen, expected);
         };
-        let ranks = pod(&launch(2, 4, Launcher::Ranks));
-        check(&ranks, 2, None, &[("2", Some("[worker-1 r2] ")), ("3", Some("[worker-1 r3] "))]);
-        check(&ranks, 2, Some(3), &[("3", None)]);
-        check(&ranks, 2, Some(1), &[]);
-        let torchrun = pod(&launch(1, 4, Launcher::Torchrun));
-        check(&torchrun, 2, None, &[("main", Some("[worker-1] "))]);
-        check(&torchrun, 2, Some(3), &[("main", None)]);
-        check(&pod(&launch(1, 2, Launcher::Ranks)), 2, None, &[("main", Some("[worker-1 r2] "))]);
-        check(&pod(&launch(1, 1, Launcher::None)), 1, None, &[("main", None)]);
-        check(&pod(&launch(8, 800, Launcher::Ranks)), 100, None, &[("main", Some("[worker-1] "))]);
-        let mut preparing = ranks;
+        let ranks = job("python", 2, Some(2));
+        check(
+            &ranks,
+            &pod(&launch(4)),
+            None,
+            &[("2", Some("[worker-1 r2] ")), ("3", Some("[worker-1 r3] "))],
+        );
+        check(&ranks, &pod(&launch(4)), Some(3), &[("3", None)]);
+        check(&ranks, &pod(&launch(4)), Some(1), &[]);
+        let torchrun = job("torchrun", 2, Some(2));
+        check(&torchrun, &pod(&launch(4)), None, &[("main", Some("[worker-1] "))]);
+        check(&torchrun, &pod(&launch(4)), Some(3), &[("main", None)]);
+        check(&job("python", 2, None), &pod(&launch(2)), None, &[("main", Some("[worker-1 r1] "))]);
+        let alone = LaunchSpec { slot: SlotIndex(0), ..launch(1) };
+        check(&job("python", 1, None), &pod(&alone), None, &[("main", None)]);
+        check(&job("python", 100, Some(8)), &pod(&launch(800)), None, &[("main", Some("[worker-1] "))]);
+        let mut preparing = pod(&launch(4));
         preparing.status.container_statuses.clear();
-        check(&preparing, 2, None, &[]);
+        check(&ranks, &preparing, None, &[]);
         preparing.status.init_container_statuses = vec![running("setup")];
-        check(&preparing, 2, None, &[("setup", Some("[worker-1 setup] "))]);
+        check(&ranks, &preparing, None, &[("setup", Some("[worker-1 setup] "))]);
     }
 
     #[test]
     fn only_the_first_stream_can_be_had_of_the_pod() {
-        let sources = of_pod(&job(2), &pod(&launch(2, 4, Launcher::Ranks)), None);
+        let sources = of_pod(&job("python", 2, Some(2)), &pod(&launch(4)), None);
         let pods: Vec<_> = sources
             .iter()
             .map(|source| match &source.place {

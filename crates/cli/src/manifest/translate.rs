@@ -157,7 +157,7 @@ fn literal(text: &str) -> String {
 
 fn nodes(manifest: &Manifest, problems: &mut Problems) -> u32 {
     let Some(count) = &manifest.nodes else { return 1 };
-    let text = count.text();
+    let text = &count.0;
     if text.contains("..") {
         problems.add(format!(
             "nodes: {text:?} asks for an elastic run, which is not supported yet; write one number"
@@ -182,7 +182,7 @@ fn amounts(manifest: &Manifest, problems: &mut Problems) -> BTreeMap<String, Qua
     }
     for (field, name, value) in [("cpus", "cpu", &manifest.cpus), ("memory", "memory", &manifest.memory)] {
         let Some(value) = value else { continue };
-        match value.text().parse::<Quantity>() {
+        match value.0.parse::<Quantity>() {
             Ok(quantity) => {
                 amounts.insert(name.to_owned(), quantity);
             }
@@ -213,7 +213,7 @@ fn env(manifest: &Manifest, place: &Place, problems: &mut Problems) -> Vec<EnvVa
         if name.is_empty() || name.contains(['=', '\0']) {
             problems.add(format!("env: {name:?} is not the name of a variable"));
         }
-        env.push(EnvVar { name: name.clone(), value: Some(literal(&value.text())), value_from: None });
+        env.push(EnvVar { name: name.clone(), value: Some(literal(&value.0)), value_from: None });
     }
     if let Some(variables) = secrets {
         for (name, source) in variables {
@@ -256,11 +256,11 @@ fn launcher(manifest: &Manifest, problems: &mut Problems) -> Launcher {
 fn limits(manifest: &Manifest, problems: &mut Problems) -> Limits {
     let mut limits = Limits::default();
     if let Some(runtime) = &manifest.limits.runtime {
-        limits.runtime_seconds = parse_duration_seconds(&runtime.text());
+        limits.runtime_seconds = parse_duration_seconds(&runtime.0);
         if limits.runtime_seconds.is_none() {
             problems.add(format!(
                 "limits.runtime: {:?} is not a duration; write for example 12h or 90m",
-                runtime.text()
+                runtime.0
             ));
         }
     }
@@ -388,7 +388,7 @@ fn label_value(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::Count;
+    use crate::manifest::Word;
 
     fn place(runtime: Runtime) -> Place {
         Place {
@@ -448,14 +448,14 @@ mod tests {
     #[test]
     fn everything_at_once() {
         let full = Manifest {
-            nodes: Some(Count::Number(2)),
+            nodes: Some(Word("2".into())),
             gpus: Some(8),
             gpu: Some(OneOrMany::One("H100".into())),
-            cpus: Some(Count::Number(4)),
-            memory: Some(Count::Text("8Gi".into())),
+            cpus: Some(Word("4".into())),
+            memory: Some(Word("8Gi".into())),
             procs_per_node: Some(8),
             setup: Some("pip install -r requirements.txt".into()),
-            env: BTreeMap::from([("A".to_owned(), Count::Text("$x".into()))]),
+            env: BTreeMap::from([("A".to_owned(), Word("$x".into()))]),
             secrets: Some(Secrets::Names(vec!["wandb".into()])),
             mounts: BTreeMap::from([
                 ("/data".into(), "/mnt/data".into()),
@@ -463,10 +463,7 @@ mod tests {
                 ("/tmp/x".into(), "emptydir://".into()),
             ]),
             checkpoint: Some("ckpt".into()),
-            limits: super::super::Limits {
-                runtime: Some(Count::Text("12h".into())),
-                cost: Some("500 USD".into()),
-            },
+            limits: super::super::Limits { runtime: Some(Word("12h".into())), cost: Some("500 USD".into()) },
             ..manifest("torchrun train.py")
         };
         let job = job(&full);
@@ -498,18 +495,15 @@ mod tests {
     fn problems_are_told_all_at_once() {
         let wrong = Manifest {
             name: Some("Bad Name".into()),
-            nodes: Some(Count::Text("2..8".into())),
-            cpus: Some(Count::Text("many".into())),
+            nodes: Some(Word("2..8".into())),
+            cpus: Some(Word("many".into())),
             launcher: Some("torchrn".into()),
             mounts: BTreeMap::from([
                 ("/a".into(), "pvc://x".into()),
                 ("b".into(), "/b".into()),
                 ("/c".into(), "s3://x".into()),
             ]),
-            limits: super::super::Limits {
-                runtime: Some(Count::Text("long".into())),
-                cost: Some("5".into()),
-            },
+            limits: super::super::Limits { runtime: Some(Word("long".into())), cost: Some("5".into()) },
             ..Manifest::default()
         };
         let problems = to_job(&wrong, &place(Runtime::Local)).unwrap_err();

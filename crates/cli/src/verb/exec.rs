@@ -6,24 +6,28 @@ use crate::error::{Error, Exit, Result, from_kube};
 use crate::streams;
 use k8s_openapi::api::core::v1::Pod as WirePod;
 use kube::api::{AttachParams, AttachedProcess, TerminalSize};
+use regatta_types::job::Job;
 use regatta_types::pod::Pod;
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 use std::process::ExitCode;
 use tokio::io::{AsyncWriteExt, copy, stderr, stdin, stdout};
 use tokio::signal::unix::{SignalKind, signal};
 
+/// The shell that its environment names, or the one that is everywhere.
+const SHELL: [&str; 3] = ["/bin/sh", "-c", "exec \"${SHELL:-/bin/sh}\""];
+
 pub(crate) async fn exec(context: &Context<'_>, args: &Exec) -> Result<ExitCode> {
     let api = context.api().await?;
-    api.job(&args.job).await?;
+    let job = api.job(&args.job).await?;
     let pods = api.pods_of(&args.job).await?;
-    let pod = pods.iter().find(|pod| holds(pod, args.rank)).ok_or_else(|| {
+    let pod = pods.iter().find(|pod| holds(&job, pod, args.rank)).ok_or_else(|| {
         let sentence = format!("no running slot of job {} has rank {}", args.job, args.rank);
         Error::new(Exit::NotFound, sentence).fix(format!("regatta describe {}", args.job))
     })?;
     let shell = args.command.is_empty();
     let terminal = isatty(std::io::stdin()) && isatty(std::io::stdout());
     let tty = args.tty || (shell && terminal);
-    let command: Vec<String> = if shell { vec!["/bin/sh".to_owned()] } else { args.command.clone() };
+    let command = if shell { SHELL.map(str::to_owned).to_vec() } else { args.command.clone() };
     let parameters =
         AttachParams::default().stdin(args.stdin || shell || tty).stdout(true).stderr(!tty).tty(tty);
     let name = &pod.metadata.name;
@@ -37,8 +41,9 @@ pub(crate) async fn exec(context: &Context<'_>, args: &Exec) -> Result<ExitCode>
 }
 
 /// Whether a running pod holds a rank.
-fn holds(pod: &Pod, rank: u32) -> bool {
-    pod.status.phase == "Running" && streams::launch(pod).is_some_and(|launch| streams::holds(&launch, rank))
+fn holds(job: &Job, pod: &Pod, rank: u32) -> bool {
+    let launch = streams::launch(pod).filter(|_| pod.status.phase == "Running");
+    launch.is_some_and(|launch| streams::ranks(job, &launch).holds(rank))
 }
 
 async fn connect(mut process: AttachedProcess) -> Result<ExitCode> {

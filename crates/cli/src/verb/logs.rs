@@ -5,7 +5,11 @@ use crate::args::Logs;
 use crate::context::Context;
 use crate::error::{Error, Exit, Result};
 use crate::follow::{Follow, News, follow, show_log};
+use crate::{ranks, streams};
+use regatta_types::job::Job;
+use regatta_types::resource;
 use regatta_types::run_record::{RunEntry, RunFact};
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 pub(crate) async fn logs(context: &Context<'_>, args: &Logs) -> Result<ExitCode> {
@@ -29,57 +33,72 @@ pub(crate) async fn logs(context: &Context<'_>, args: &Logs) -> Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-/// One slot of an attempt.
-struct Slot {
-    role: String,
-    slot: u32,
-}
-
+/// What is in the record of an attempt.
 async fn recorded(api: &Api, args: &Logs, entries: &[RunEntry], query: &LogQuery) -> Result<()> {
-    let pods = entries.iter().filter_map(|entry| match &entry.fact {
-        RunFact::Pod { epoch, role, slot, .. } => Some((epoch.0, role.clone(), *slot)),
-        _ => None,
-    });
-    let pods: Vec<(u64, String, u32)> = pods.collect();
-    let last = pods.iter().map(|(epoch, ..)| *epoch).max();
-    let wanted = match (args.epoch, args.previous, last) {
-        (Some(epoch), ..) => Some(epoch),
-        (None, true, Some(last)) => Some(last.saturating_sub(1)),
-        (None, false, last) => last,
-        (None, true, None) => None,
-    };
-    let mut slots: Vec<Slot> = Vec::new();
-    for (epoch, role, slot) in &pods {
-        let known = slots.iter().any(|known| known.role == *role && known.slot == *slot);
-        if Some(*epoch) == wanted && !known {
-            slots.push(Slot { role: role.clone(), slot: *slot });
-        }
-    }
-    let Some(epoch) = wanted.filter(|_| !slots.is_empty()) else {
-        let what = wanted
-            .map_or_else(|| "has not started yet".to_owned(), |epoch| format!("has no attempt {epoch}"));
-        let sentence = format!("job {} {what}", args.job);
-        return Err(Error::new(Exit::NotFound, sentence).fix(format!("regatta why {}", args.job)));
-    };
-    let several = slots.len() > 1;
+    let (epoch, slots) = slots(args, entries)?;
+    let known = api.get::<Job>(&resource::JOBS, &args.job).await.map(|job| ranks::of_job(&job));
+    let known = known.unwrap_or_default();
     let mut shown = 0_usize;
     let mut refused = None;
-    for slot in &slots {
-        let prefix = several.then(|| format!("[{}-{}] ", slot.role, slot.slot));
-        match api.run_log(&args.job, epoch, (&slot.role, slot.slot), query).await {
-            Ok(stream) => {
-                show_log(stream, prefix).await?;
-                shown += 1;
+    let several = slots.len() > 1 || known.iter().any(|slot| slot.procs > 1);
+    for (role, slot) in &slots {
+        // Of a job that is gone it is not known which slot has which rank; the slots are asked.
+        let own = known.iter().find(|own| own.role == *role && own.slot == *slot).cloned();
+        let logs = match (&own, query.rank) {
+            (Some(own), Some(rank)) if !own.holds(rank) => continue,
+            // They are read one after another, so it does not matter how many there are.
+            (Some(own), wanted) => streams::own_logs(own, 0, wanted),
+            (None, wanted) => vec![wanted],
+        };
+        for rank in logs {
+            let prefix = match &own {
+                Some(own) => streams::prefix(own, rank),
+                None => format!("[{role}-{slot}] "),
+            };
+            let prefix = (several && query.rank.is_none()).then_some(prefix);
+            match api.run_log(&args.job, epoch, (role, *slot), &LogQuery { rank, ..query.clone() }).await {
+                Ok(stream) => {
+                    show_log(stream, prefix).await?;
+                    shown += 1;
+                }
+                Err(error) if own.is_none() && query.rank.is_some() => refused = Some(error),
+                Err(error) => return Err(error),
             }
-            // A rank lives in one slot; the others say that they do not have it.
-            Err(error) if query.rank.is_some() => refused = Some(error),
-            Err(error) => return Err(error),
         }
     }
-    match refused {
-        Some(error) if shown == 0 => Err(error),
+    match (shown, query.rank, refused) {
+        (0, _, Some(error)) => Err(error),
+        (0, Some(rank), None) => {
+            let last = known.last().map_or(0, |slot| slot.first + slot.ranks.saturating_sub(1));
+            let sentence = format!("job {} has no rank {rank}; its ranks are 0 to {last}", args.job);
+            Err(Error::new(Exit::NotFound, sentence).fix(format!("regatta logs {} --rank {last}", args.job)))
+        }
         _ => Ok(()),
     }
+}
+
+/// The attempt that is wanted, and its slots.
+fn slots(args: &Logs, entries: &[RunEntry]) -> Result<(u64, Vec<(String, u32)>)> {
+    let pods = entries.iter().filter_map(|entry| match &entry.fact {
+        RunFact::Pod { epoch, role, slot, .. } => Some((epoch.0, (role.clone(), *slot))),
+        _ => None,
+    });
+    let pods: Vec<(u64, (String, u32))> = pods.collect();
+    let Some(last) = pods.iter().map(|(epoch, _)| *epoch).max() else {
+        let sentence = format!("job {} has not started yet", args.job);
+        return Err(Error::new(Exit::NotFound, sentence).fix(format!("regatta why {}", args.job)));
+    };
+    let epoch = args.epoch.unwrap_or(if args.previous { last.saturating_sub(1) } else { last });
+    let slots: BTreeSet<(String, u32)> =
+        pods.into_iter().filter(|(of, _)| *of == epoch).map(|(_, slot)| slot).collect();
+    if slots.is_empty() {
+        let sentence = match args.previous {
+            true => format!("job {} has had one attempt only", args.job),
+            false => format!("job {} has no attempt {epoch}; its last one is {last}", args.job),
+        };
+        return Err(Error::new(Exit::NotFound, sentence).fix(format!("regatta runs {}", args.job)));
+    }
+    Ok((epoch, slots.into_iter().collect()))
 }
 
 async fn of_pods(api: &Api, args: &Logs, query: &LogQuery) -> Result<()> {
