@@ -3,7 +3,8 @@
 //! - [`read`]: get, list.
 //! - [`watch`]: changes in order, seen through a selection.
 //! - [`write`](mod@write): create, update, patch.
-//! - [`delete`](mod@delete): deletion, finalizers, and what goes along with an object.
+//! - [`delete`](mod@delete): deletion, finalizers, grace and namespaces.
+//! - [`owners`]: what goes along with an object.
 //! - [`events`]: events do not last.
 //! - [`cluster`]: the same behind the kit's door, for controllers in this process.
 //!
@@ -13,6 +14,7 @@
 pub(crate) mod cluster;
 pub(crate) mod delete;
 pub(crate) mod events;
+pub(crate) mod owners;
 pub(crate) mod read;
 pub(crate) mod watch;
 pub(crate) mod write;

@@ -1,7 +1,6 @@
 //! Deletion: graceful where something runs, held by finalizers, and with it what an object owns.
 
-use super::write::Part;
-use super::{ATTEMPTS_MAX, DryRun, Engine, WriteOptions, key_of};
+use super::{ATTEMPTS_MAX, DryRun, Engine, owners};
 use crate::error::{conflict, not_found, refuse};
 use crate::object::{encode, has_finalizers, is_being_deleted, meta_str, parse, set_meta, time};
 use crate::registry::{DeletionRule, Kind};
@@ -11,7 +10,6 @@ use futures::future::BoxFuture;
 use regatta_kit::ApiError;
 use regatta_store::{Entry, Expect, Key, Write};
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 /// Grace period of a pod that does not say.
 const GRACE_SECONDS_DEFAULT: i64 = 30;
@@ -22,6 +20,8 @@ pub(crate) enum Propagation {
     /// They follow.
     #[default]
     Background,
+    /// They go first, and the object waits for them.
+    Foreground,
     /// They stay and are nobody's.
     Orphan,
 }
@@ -88,7 +88,7 @@ impl Engine {
             if deletion.propagation == Propagation::Orphan && deletion.dry_run == DryRun::No {
                 self.orphan(&uid).await?;
             }
-            let (new, outcome) = self.marked(kind, &old, deletion)?;
+            let (new, outcome) = self.marked(kind, &old, deletion, &uid)?;
             if deletion.dry_run == DryRun::Yes || (outcome == Outcome::Pending && new == old) {
                 self.settled(kind, &entry).await?;
                 return Ok(Deleted { json: entry.json.clone(), uid, outcome });
@@ -102,6 +102,9 @@ impl Engine {
                 Ok(entry) => {
                     if outcome == Outcome::Gone {
                         self.after_removal(kind, &entry).await;
+                    } else if owners::waits_for_dependents(&entry) {
+                        self.collect(&uid).await;
+                        self.release(kind, &entry.key, &uid).await;
                     } else if kind.deletion == DeletionRule::Namespace {
                         self.empty_namespace(name).await;
                         self.remove_empty_namespace(name).await;
@@ -120,7 +123,13 @@ impl Engine {
     }
 
     /// The object with the deletion noted, and whether it goes at once.
-    fn marked(&self, kind: &Kind, old: &Value, deletion: &Deletion) -> Result<(Value, Outcome), ApiError> {
+    fn marked(
+        &self,
+        kind: &Kind,
+        old: &Value,
+        deletion: &Deletion,
+        uid: &str,
+    ) -> Result<(Value, Outcome), ApiError> {
         let grace = self.grace_seconds(kind, old, deletion);
         let mut new = old.clone();
         let sooner = old["metadata"]["deletionGracePeriodSeconds"].as_i64().is_none_or(|known| grace < known);
@@ -131,6 +140,9 @@ impl Engine {
         }
         if kind.deletion == DeletionRule::Namespace {
             new["status"] = json!({"phase": "Terminating"});
+        }
+        if deletion.propagation == Propagation::Foreground && !self.store.owned_by(uid).is_empty() {
+            owners::wait_for_dependents(&mut new)?;
         }
         let waits = super::write::waits_for_its_runner(kind, &new);
         let outcome = if has_finalizers(&new) || waits { Outcome::Pending } else { Outcome::Gone };
@@ -171,88 +183,6 @@ impl Engine {
         Ok(deleted)
     }
 
-    /// What follows the making of an object: one whose owners are gone already goes too.
-    pub(crate) async fn after_creation(&self, kind: &Kind, entry: &Entry) {
-        if entry.header.owners.is_empty() {
-            return;
-        }
-        let orphaned = parse(entry).is_ok_and(|object| !self.has_living_owner(&object));
-        if orphaned
-            && let Err(error) = self.delete_object(kind, &entry.key, &Deletion::default()).await
-            && !error.is_not_found()
-        {
-            tracing::warn!(%error, key = %entry.key, "an object of an owner that is gone was not deleted");
-        }
-    }
-
-    /// What follows the end of an object: its dependents go, and the namespace that waited for it.
-    pub(crate) fn after_removal<'a>(&'a self, kind: &'a Kind, entry: &'a Arc<Entry>) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            self.collect(&entry.header.uid).await;
-            let namespace = &*entry.key.path.namespace;
-            if kind.is_namespaced() {
-                self.remove_empty_namespace(namespace).await;
-            }
-        })
-    }
-
-    /// Deletes what was owned by the object `uid`, which is gone. An object with another owner that is there stays.
-    async fn collect(&self, uid: &str) {
-        if uid.is_empty() {
-            return;
-        }
-        for key in self.store.owned_by(uid) {
-            let Some((kind, entry)) = self.kind_of(&key).zip(self.store.latest(&key)) else { continue };
-            let owned = parse(&entry).is_ok_and(|object| !self.has_living_owner(&object));
-            if !owned {
-                continue;
-            }
-            if let Err(error) = self.delete_object(kind, &key, &Deletion::default()).await
-                && !error.is_not_found()
-            {
-                tracing::warn!(%error, %key, "an object whose owner is gone was not deleted; the next start tries again");
-            }
-        }
-    }
-
-    fn has_living_owner(&self, object: &Value) -> bool {
-        let namespace = meta_str(object, "namespace");
-        let owners = object["metadata"]["ownerReferences"].as_array();
-        owners.into_iter().flatten().any(|owner| {
-            let (version, name, kind) = (&owner["apiVersion"], &owner["name"], &owner["kind"]);
-            let of_owner = |kind_: &&Kind| {
-                Some(kind_.resource.api_version().as_str()) == version.as_str()
-                    && Some(kind_.resource.kind) == kind.as_str()
-            };
-            let Some(kind) = self.registry.kinds().find(of_owner) else {
-                // A kind that is not served cannot be looked up: absence is not evidence.
-                return true;
-            };
-            let namespace = kind.is_namespaced().then_some(namespace);
-            let entry = self.store.latest(&key_of(kind, namespace, name.as_str().unwrap_or_default()));
-            entry.is_some_and(|entry| Some(&*entry.header.uid) == owner["uid"].as_str())
-        })
-    }
-
-    /// Removes `uid` from the owners of all that it owns.
-    async fn orphan(&self, uid: &str) -> Result<(), ApiError> {
-        for key in self.store.owned_by(uid) {
-            let Some(kind) = self.kind_of(&key) else { continue };
-            let change = |old: &Value| {
-                let mut new = old.clone();
-                if let Some(owners) = new["metadata"]["ownerReferences"].as_array_mut() {
-                    owners.retain(|owner| owner["uid"].as_str() != Some(uid));
-                }
-                Ok(new)
-            };
-            match self.modify(kind, &key, Part::Server, &WriteOptions::default(), &change).await {
-                Err(error) if !error.is_not_found() => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
     /// Deletes the content of a namespace. Boxed, because what is deleted may complete the deletion of a namespace.
     fn empty_namespace<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(self.delete_content(namespace))
@@ -288,7 +218,7 @@ impl Engine {
         }
     }
 
-    fn kind_of(&self, key: &Key) -> Option<&Kind> {
+    pub(super) fn kind_of(&self, key: &Key) -> Option<&Kind> {
         self.registry.kinds().find(|kind| kind.store_name() == *key.resource)
     }
 

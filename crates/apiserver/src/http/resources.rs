@@ -258,14 +258,23 @@ fn deletion_options(call: &Call) -> Result<Deletion, ApiError> {
     let grace = call.query.number("gracePeriodSeconds")?.or_else(|| body["gracePeriodSeconds"].as_i64());
     let propagation =
         call.query.get("propagationPolicy").map(str::to_owned).or_else(|| text(&body["propagationPolicy"]));
-    let orphan = propagation.as_deref() == Some("Orphan") || body["orphanDependents"] == true;
+    let propagation = match propagation.as_deref() {
+        Some("Orphan") => Propagation::Orphan,
+        Some("Foreground") => Propagation::Foreground,
+        None if body["orphanDependents"] == true => Propagation::Orphan,
+        None | Some("" | "Background") => Propagation::Background,
+        Some(other) => {
+            let known = "Background, Foreground, Orphan";
+            return Err(bad_request(format!("propagationPolicy={other:?} is not one of {known}")));
+        }
+    };
     let dry =
         call.query.get("dryRun").is_some() || body["dryRun"].as_array().is_some_and(|all| !all.is_empty());
     Ok(Deletion {
         grace_period_seconds: grace,
         uid: text(&body["preconditions"]["uid"]),
         resource_version: text(&body["preconditions"]["resourceVersion"]),
-        propagation: if orphan { Propagation::Orphan } else { Propagation::Background },
+        propagation,
         dry_run: if dry { DryRun::Yes } else { DryRun::No },
         from: Origin::Client,
     })

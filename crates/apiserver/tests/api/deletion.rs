@@ -138,6 +138,28 @@ async fn orphans_stay() {
 }
 
 #[tokio::test]
+async fn in_the_foreground_the_owner_waits() {
+    let engine = engine().await;
+    let owner = create(&engine, resource::JOBS, job("owner")).await.unwrap();
+    create(&engine, resource::CONFIG_MAPS, owned_by(&owner, "quick")).await.unwrap();
+    let mut slow = owned_by(&owner, "slow");
+    slow["metadata"]["finalizers"] = json!(["x.io/a"]);
+    create(&engine, resource::CONFIG_MAPS, slow).await.unwrap();
+    let routes = routes(engine.clone());
+    let url = "DELETE /apis/regatta.dev/v1alpha1/namespaces/default/jobs/owner?propagationPolicy=Foreground";
+    let waiting = ask(&routes, url, &[], "").await.json();
+    assert_eq!(waiting["metadata"]["finalizers"], json!(["foregroundDeletion"]));
+    assert!(get(&engine, &config_map_at("quick")).await.unwrap_err().is_not_found());
+    let mut slow = get(&engine, &config_map_at("slow")).await.unwrap();
+    slow["metadata"]["finalizers"] = json!([]);
+    let at = ObjectRef::namespaced(resource::JOBS, "default", "owner");
+    assert!(get(&engine, &at).await.is_ok());
+    update(&engine, resource::CONFIG_MAPS, slow).await.unwrap();
+    assert!(get(&engine, &at).await.unwrap_err().is_not_found());
+    assert_eq!(ask(&routes, &url.replace("Foreground", "Sideways"), &[], "").await.status, 400);
+}
+
+#[tokio::test]
 async fn a_namespace_goes_when_everything_in_it_has_gone() {
     let engine = engine().await;
     create(&engine, resource::NAMESPACES, json!({"metadata": {"name": "team"}})).await.unwrap();
