@@ -121,6 +121,37 @@ async fn a_list_and_its_watch_tell_everything_once() {
     assert_eq!(seen.into_values().collect::<Vec<_>>(), now);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_watchers_see_the_same_history() {
+    const WATCHERS: usize = 200;
+    const CHANGES: usize = 100;
+    let engine = engine().await;
+    let version =
+        engine.list(&resource::CONFIG_MAPS, &ListOptions::default()).await.unwrap().resource_version;
+    let mut watchers = Vec::new();
+    for _ in 0..WATCHERS {
+        let watch = engine.watch(&resource::CONFIG_MAPS, &ListOptions::default(), &version).await.unwrap();
+        let history = futures::StreamExt::collect::<Vec<_>>(futures::StreamExt::take(watch, CHANGES));
+        watchers.push(tokio::spawn(history));
+    }
+    for n in 0..CHANGES {
+        let object = config_map(&format!("n{}", n % 10), &n.to_string());
+        if n < 10 {
+            create(&engine, resource::CONFIG_MAPS, object).await.unwrap();
+        } else {
+            update(&engine, resource::CONFIG_MAPS, object).await.unwrap();
+        }
+    }
+    let mut histories = Vec::new();
+    for watcher in watchers {
+        let history: Vec<String> =
+            watcher.await.unwrap().into_iter().map(|event| format!("{:?}", event.unwrap())).collect();
+        histories.push(history);
+    }
+    assert_eq!(histories[0].len(), CHANGES);
+    assert!(histories.iter().all(|history| *history == histories[0]));
+}
+
 fn version(object: &Value) -> u64 {
     object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
 }

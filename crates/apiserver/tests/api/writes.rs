@@ -169,3 +169,43 @@ async fn concurrent_patches_are_all_there() {
     let object = get(&engine, &config_map_at("a")).await.unwrap();
     assert_eq!(object["data"].as_object().unwrap().len(), 33);
 }
+
+/// Many writers count in a few objects, each from the version that it read: no count is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_update_is_lost() {
+    const WRITERS: usize = 64;
+    const OBJECTS: usize = 8;
+    const ROUNDS: usize = 5;
+    let engine = engine().await;
+    for n in 0..OBJECTS {
+        create(&engine, resource::CONFIG_MAPS, config_map(&format!("c{n}"), "0")).await.unwrap();
+    }
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let engine = engine.clone();
+            tokio::spawn(async move {
+                for round in 0..ROUNDS {
+                    let at = config_map_at(&format!("c{}", (writer + round) % OBJECTS));
+                    loop {
+                        let mut object = get(&engine, &at).await.unwrap();
+                        let count: u64 = object["data"]["key"].as_str().unwrap().parse().unwrap();
+                        object["data"]["key"] = json!((count + 1).to_string());
+                        match update(&engine, resource::CONFIG_MAPS, object).await {
+                            Ok(_) => break,
+                            Err(error) => assert!(error.is_conflict(), "{error}"),
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    let mut sum = 0;
+    for n in 0..OBJECTS {
+        let object = get(&engine, &config_map_at(&format!("c{n}"))).await.unwrap();
+        sum += object["data"]["key"].as_str().unwrap().parse::<usize>().unwrap();
+    }
+    assert_eq!(sum, WRITERS * ROUNDS);
+}
