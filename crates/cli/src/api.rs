@@ -166,6 +166,10 @@ impl Api {
         }
     }
 
+    /// Submits a job.
+    ///
+    /// # Errors
+    /// One with [`Exit::Conflict`] when there is a job of this name.
     pub(crate) async fn create_job(&self, job: &Job) -> Result<Job> {
         let mut body =
             serde_json::to_value(job).map_err(|e| Error::failure(format!("cannot encode the job: {e}")))?;
@@ -310,6 +314,30 @@ impl Api {
         let query = of_job(job);
         let list = self.list(&resource::PODS, ListScope::Namespace, &query).await?;
         Ok(items(list))
+    }
+
+    /// The server's version, as Kubernetes tells it.
+    pub(crate) async fn version(&self) -> Result<Value> {
+        self.send(Method::GET, "/version", &Value::Null, "ask for the version").await
+    }
+
+    /// Deletes a job and what belongs to it, and waits until it is gone.
+    pub(crate) async fn delete_job(&self, job: &Job) -> Result<()> {
+        let name = &job.metadata.name;
+        let mut changes = self.watch::<Job>(&resource::JOBS, &named(name)).await?;
+        let body = json!({
+            "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground",
+            "preconditions": {"uid": job.metadata.uid()},
+        });
+        let path = self.path(&resource::JOBS, Some(name));
+        self.send::<Value>(Method::DELETE, &path, &body, &format!("delete job {name}")).await?;
+        while let Some(change) = changes.next().await {
+            if matches!(change?, Watched::Deleted) {
+                return Ok(());
+            }
+        }
+        Err(Error::new(Exit::Unreachable, format!("the server ended the watch of job {name}"))
+            .fix("try again"))
     }
 
     /// Asks the daemon to stop.

@@ -91,6 +91,8 @@ pub enum Verb {
     Runs(Runs),
     /// Print the completion script of a shell.
     Completion(Completion),
+    /// Print the versions of the command line and of the server.
+    Version(Output),
 }
 
 /// Arguments of `up`.
@@ -311,7 +313,8 @@ pub struct Wait {
 pub enum WaitFor {
     /// Every rank runs, or the job has ended.
     Running,
-    /// The job has ended, well or badly.
+    /// The job has ended; how tells the exit code.
+    #[value(aliases = ["succeeded", "finished"])]
     End,
 }
 

@@ -15,6 +15,8 @@ pub enum Exit {
     NotFound = 4,
     /// The server, or the local daemon, cannot be reached.
     Unreachable = 5,
+    /// There is an object of that name already.
+    Exists = 6,
     /// The wait took longer than it was allowed to.
     TimedOut = 124,
     /// Interrupted; the job goes on.
@@ -28,10 +30,11 @@ impl Exit {
         (Self::Usage, "what was typed, or what the file says, cannot be"),
         (
             Self::Refused,
-            "the server refused: an impossible request, a conflict, or a confirmation that was not given",
+            "the server refused (an impossible request, a conflict), or a confirmation was not given",
         ),
         (Self::NotFound, "there is no such object"),
         (Self::Unreachable, "the server, or the local daemon, cannot be reached"),
+        (Self::Exists, "there is an unfinished job of that name already"),
         (Self::TimedOut, "the wait took longer than it was allowed to"),
         (Self::Interrupted, "interrupted; the job goes on"),
     ];
@@ -86,19 +89,16 @@ pub(crate) type Result<T> = std::result::Result<T, Error>;
 pub(crate) fn from_kube(error: &kube::Error, doing: &str) -> Error {
     match error {
         kube::Error::Api(status) => {
-            let exit = match status.code {
-                404 => Exit::NotFound,
-                400 | 403 | 409 | 413 | 422 | 507 => Exit::Refused,
-                401 => Exit::Unreachable,
+            let exit = match (status.code, status.reason.as_str()) {
+                (404, _) => Exit::NotFound,
+                (409, "AlreadyExists") => Exit::Exists,
+                (400 | 403 | 409 | 413 | 422 | 507, _) => Exit::Refused,
+                (401 | 429 | 503 | 504, _) => Exit::Unreachable,
                 _ => Exit::Failure,
             };
-            let error = Error::new(exit, format!("cannot {doing}: {}", status.message));
-            match status.code {
-                401 => error.fix(
-                    "the token of the kubeconfig is not the server's; `regatta up` writes a fresh kubeconfig",
-                ),
-                _ => error,
-            }
+            let mut error = Error::new(exit, format!("cannot {doing}: {}", status.message));
+            error.fix = next_step(status.code).map(str::to_owned);
+            error
         }
         kube::Error::HyperError(_) | kube::Error::Service(_) => {
             let mut reason = error.to_string();
@@ -111,5 +111,61 @@ pub(crate) fn from_kube(error: &kube::Error, doing: &str) -> Error {
                 .fix("`regatta up` starts the daemon on this machine; for a cluster, check `kubectl version`")
         }
         other => Error::failure(format!("cannot {doing}: {other}")),
+    }
+}
+
+/// What to do about a status that the server's own message may leave open.
+fn next_step(code: u16) -> Option<&'static str> {
+    match code {
+        401 => {
+            Some("the token of the kubeconfig is not the server's; `regatta up` writes a fresh kubeconfig")
+        }
+        403 => Some("ask whoever runs the cluster for this permission, or use another --context"),
+        404 => {
+            Some("check the name, --namespace and --context; `regatta version` tells which server answers")
+        }
+        409 => Some("somebody else changed it at the same time; try again"),
+        413 => Some("make the request smaller"),
+        429 | 503 | 504 => Some("the server is busy, starting or stopping; try again in a moment"),
+        500 => Some("read the server's log (daemon.log in the data directory)"),
+        507 => Some("free some space on the server's disk, then try again; nothing that was stored is lost"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn exit_codes_are_told_apart() {
+        let codes: BTreeSet<u8> = Exit::ALL.iter().map(|(exit, _)| *exit as u8).collect();
+        assert_eq!(codes.len(), Exit::ALL.len());
+        assert!(!codes.contains(&0));
+    }
+
+    #[test]
+    fn an_error_ends_with_what_to_do() {
+        let check = |code: u16, reason: &str, exit: Exit, text: &str| {
+            let status = kube::core::Status::failure("it is so", reason).with_code(code);
+            let error = from_kube(&kube::Error::Api(Box::new(status)), "do it");
+            assert_eq!((error.exit, error.to_string().as_str()), (exit, text));
+        };
+        check(422, "Invalid", Exit::Refused, "error: cannot do it: it is so");
+        check(
+            507,
+            "InsufficientStorage",
+            Exit::Refused,
+            "error: cannot do it: it is so\n  try: free some space on the server's disk, then try again; nothing that was stored is lost",
+        );
+        check(
+            503,
+            "ServiceUnavailable",
+            Exit::Unreachable,
+            "error: cannot do it: it is so\n  try: the server is busy, starting or stopping; try again in a moment",
+        );
+        let exists = kube::core::Status::failure("jobs \"a\" already exists", "AlreadyExists").with_code(409);
+        assert_eq!(from_kube(&kube::Error::Api(Box::new(exists)), "do it").exit, Exit::Exists);
     }
 }

@@ -71,6 +71,7 @@ fn dispatch(context: &Context<'_>, verb: Verb) -> error::Result<ExitCode> {
         Verb::Up(args) => return verb::up::up(context, args),
         Verb::Completion(args) => return Ok(verb::completion::completion(args)),
         Verb::Down(_) => {}
+        Verb::Version(_) => {}
         Verb::Run(args) => prepared = Some(verb::run::prepare(context, args)?),
         _ => context.ensure_daemon(IfDown::Fail)?,
     }
@@ -93,6 +94,7 @@ fn dispatch(context: &Context<'_>, verb: Verb) -> error::Result<ExitCode> {
             (Verb::Queues(args), _) => verb::queues::queues(context, args).await,
             (Verb::Events(args), _) => verb::events::events(context, &args).await,
             (Verb::Runs(args), _) => verb::runs::runs(context, &args).await,
+            (Verb::Version(args), _) => verb::version::version(context, args).await,
             (Verb::Up(_) | Verb::Completion(_) | Verb::Run(_), _) => Ok(ExitCode::SUCCESS),
         }
     });

@@ -65,8 +65,16 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The table as text; the last column is not padded.
+    /// The table as text.
     pub(crate) fn render(&self) -> String {
+        self.lines().join("\n")
+    }
+
+    /// The table as lines, none when it has no rows; the last column is not padded.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        if self.rows.is_empty() {
+            return Vec::new();
+        }
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
             cells.chain([self.headings[column].chars().count()]).max().unwrap_or(0)
@@ -78,7 +86,7 @@ impl Table {
         };
         let mut lines = vec![line(&mut self.headings.iter().copied())];
         lines.extend(self.rows.iter().map(|row| line(&mut row.iter().map(String::as_str))));
-        lines.join("\n")
+        lines
     }
 }
 

@@ -13,5 +13,6 @@ pub(crate) mod queues;
 pub(crate) mod run;
 pub(crate) mod runs;
 pub(crate) mod up;
+pub(crate) mod version;
 pub(crate) mod wait;
 pub(crate) mod why;

@@ -6,8 +6,8 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::output::{Table, print};
 use crate::text::age;
-use regatta_types::job::Job;
-use regatta_types::{Clock, SystemClock, resource};
+use regatta_types::job::{Job, JobPhase};
+use regatta_types::{Clock, SystemClock, Timestamp, labels, resource};
 use serde_json::Value;
 use std::process::ExitCode;
 
@@ -29,7 +29,8 @@ pub(crate) async fn ps(context: &Context<'_>, args: &Ps) -> Result<ExitCode> {
         "no jobs wait or run; `regatta ps -a` lists those that have ended"
     };
     let table = || {
-        let headings: &[&str] = &["NAME", "PHASE", "EPOCH", "SLOTS", "GPUS", "QUEUE", "AGE", "WHY"];
+        let headings: &[&str] =
+            &["NAME", "PHASE", "SINCE", "EPOCH", "SLOTS", "GPUS", "QUEUE", "USER", "AGE", "WHY"];
         let mut table = Table::new(headings);
         let now = SystemClock.now();
         for job in items::<Job>(list.clone()) {
@@ -41,24 +42,39 @@ pub(crate) async fn ps(context: &Context<'_>, args: &Ps) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(job: &Job, scope: ListScope, now: regatta_types::Timestamp) -> Vec<String> {
+fn row(job: &Job, scope: ListScope, now: Timestamp) -> Vec<String> {
     let status = &job.status;
     let name = if scope == ListScope::Everywhere { job.metadata.key() } else { job.metadata.name.clone() };
-    let why = match (&status.waiting, status.reason) {
-        (Some(waiting), _) => waiting.reason.to_string(),
-        (None, Some(reason)) => reason.to_string(),
-        (None, None) => status.progress.as_ref().map(crate::narrate::progress).unwrap_or_default(),
+    let progress = || status.progress.as_ref().map(crate::narrate::progress);
+    let why = match (status.phase, &status.waiting, status.reason) {
+        (JobPhase::Running, ..) => progress().unwrap_or_default(),
+        (_, Some(waiting), _) => waiting.reason.to_string(),
+        (_, None, reason) => reason.map(|reason| reason.to_string()).or_else(progress).unwrap_or_default(),
     };
     vec![
         name,
         status.phase.as_str().to_owned(),
+        age(since(job), now),
         status.epoch.to_string(),
         job.slots().to_string(),
         gpus(job).to_string(),
         job.queue().to_owned(),
+        job.metadata.labels.get(labels::USER).cloned().unwrap_or_default(),
         age(job.metadata.creation_timestamp, now),
         why,
     ]
+}
+
+/// Since when a job is what it is: waits, runs, has ended.
+fn since(job: &Job) -> Option<Timestamp> {
+    let status = &job.status;
+    let waits = status.waiting.as_ref().map(|waiting| waiting.since);
+    let attempt = job.current_epoch().and_then(|record| record.running_at.or(Some(record.planned_at)));
+    match status.phase {
+        phase if phase.is_terminal() => status.finished_at,
+        JobPhase::Queued | JobPhase::Suspended => waits.or(status.queued_at),
+        _ => attempt,
+    }
 }
 
 /// GPUs in all.

@@ -94,7 +94,7 @@ pub(crate) async fn run(context: &Context<'_>, args: &Run, prepared: Prepared) -
     if args.dry_run {
         return dry_run(&api, &prepared.job).await;
     }
-    let job = api.create_job(&prepared.job).await?;
+    let job = submit(&api, &prepared.job).await?;
     if args.detach {
         data(&job.metadata.name);
         return Ok(ExitCode::SUCCESS);
@@ -113,6 +113,26 @@ pub(crate) async fn run(context: &Context<'_>, args: &Run, prepared: Prepared) -
             Ok(ExitCode::from(Exit::Interrupted as u8))
         }
     }
+}
+
+/// Submits a job. One of that name that has ended makes way, for its record is kept; one that has not stays.
+async fn submit(api: &Api, job: &Job) -> Result<Job> {
+    match api.create_job(job).await {
+        Err(error) if error.exit == Exit::Exists => {}
+        other => return other,
+    }
+    let name = &job.metadata.name;
+    let before = api.job(name).await?;
+    let phase = before.status.phase.as_str();
+    if !before.status.phase.is_terminal() {
+        let sentence = format!("there is a job {name} already, and it has not ended ({phase})");
+        return Err(Error::new(Exit::Exists, sentence).fix(format!(
+            "`regatta logs -f {name}` follows it, `regatta cancel {name}` stops it; or choose another --name"
+        )));
+    }
+    api.delete_job(&before).await?;
+    talk(&format!("the job {name} of before ({phase}) makes way; `regatta runs` keeps its record"));
+    api.create_job(job).await
 }
 
 async fn dry_run(api: &Api, job: &Job) -> Result<ExitCode> {
