@@ -11,7 +11,9 @@
 //!
 //! Hence each gang that the nodes could hold starts after the ones before it have started and the ones on its home have
 //! ended, however many come later. Only gangs that come *before* it can delay it further: those of higher priority.
-//! A gang that the nodes there are could not hold even when empty keeps nothing, so it stops nobody. Homes are a function
+//! With several roles this holds as long as a home is found: homes are found role by role, and one that exists may be
+//! missed. A gang that the nodes there are could not hold even when empty keeps nothing, so it stops nobody. A gang never
+//! has to start at its home: it takes any nodes that are free and not kept for somebody before it. Homes are a function
 //! of the present state alone: the plan does not depend on how the state came about.
 
 use crate::facts::{Amounts, GangId};

@@ -173,6 +173,42 @@ fn who_could_never_fit_stops_nobody() {
 }
 
 #[test]
+fn a_home_is_where_most_members_fit_already() {
+    let mut w = world([node("a", 4, 8), node("b", 8, 8)]);
+    for (name, gpus) in [("one", 3), ("two", 4)] {
+        w.apply(Delta::GangUpsert(gang(name, 1, group(1, gpus, 0))));
+    }
+    assert_eq!(started(&plan(&mut w)), [("one", vec!["a"]), ("two", vec!["b"])]);
+    w.apply(Delta::GangUpsert(gang("big", 2, group(2, 4, 0))));
+    plan(&mut w);
+    // Three GPUs are missing on a, and it would hold one member; b lacks four for two, and holds one of them now.
+    let kept = w.reservations();
+    let nodes: Vec<(&str, i64)> = kept
+        .iter()
+        .flat_map(|kept| &kept.nodes)
+        .map(|(node, kept)| (node.as_str(), kept.gpu_milli))
+        .collect();
+    assert_eq!(nodes, [("b", 8000)]);
+    assert_eq!(explained(&w, "big").numbers.fitting, 1);
+}
+
+#[test]
+fn who_is_overtaken_by_its_like_is_told() {
+    let mut w = world([node("a", 2, 8), Delta::GangUpsert(gang("r", 1, group(1, 2, 0)))]);
+    plan(&mut w);
+    w.apply(Delta::GangUpsert(gang("old", 2, group(1, 1, 0))));
+    assert_eq!(reason(&plan(&mut w), "old").0, WaitReason::InsufficientCapacity);
+    let mut urgent = gang("urgent", 3, group(1, 1, 0));
+    urgent.priority = 1;
+    w.apply(Delta::GangUpsert(urgent));
+    let next = plan(&mut w);
+    assert_eq!(reason(&next, "urgent").0, WaitReason::InsufficientCapacity);
+    assert_eq!(reason(&next, "old").0, WaitReason::BehindOthers);
+    end(&mut w, "urgent");
+    assert_eq!(reason(&plan(&mut w), "old").0, WaitReason::InsufficientCapacity);
+}
+
+#[test]
 fn closed_nodes_take_nothing_and_are_mentioned() {
     let closed = NodeFacts { schedulable: Schedulable::No, ..node_facts("b", 8, 8) };
     let mut w = world([node("a", 4, 8), Delta::NodeUpsert(closed.clone())]);
