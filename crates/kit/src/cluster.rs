@@ -17,7 +17,9 @@ impl Object {
     /// # Errors
     /// When `value` cannot be written as JSON.
     pub fn encode<T: Serialize>(value: &T) -> Result<Self, ApiError> {
-        serde_json::to_vec(value).map(|bytes| Self(bytes.into())).map_err(|e| ApiError::internal(format!("cannot encode the object: {e}")))
+        serde_json::to_vec(value)
+            .map(|bytes| Self(bytes.into()))
+            .map_err(|e| ApiError::internal(format!("cannot encode the object: {e}")))
     }
 
     /// Parses the object.
@@ -25,7 +27,8 @@ impl Object {
     /// # Errors
     /// When the object does not have the shape of `T`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
-        serde_json::from_slice(&self.0).map_err(|e| ApiError::internal(format!("cannot decode the object: {e}")))
+        serde_json::from_slice(&self.0)
+            .map_err(|e| ApiError::internal(format!("cannot decode the object: {e}")))
     }
 }
 
@@ -143,7 +146,12 @@ pub trait Cluster: Send + Sync + 'static {
     /// Reads all that `options` select.
     async fn list(&self, resource: &Resource, options: &ListOptions) -> Result<ObjectList, ApiError>;
     /// Streams changes after `resource_version`.
-    async fn watch(&self, resource: &Resource, options: &ListOptions, resource_version: &str) -> Result<WatchStream, ApiError>;
+    async fn watch(
+        &self,
+        resource: &Resource,
+        options: &ListOptions,
+        resource_version: &str,
+    ) -> Result<WatchStream, ApiError>;
     /// Creates; name, namespace and content come from the object.
     async fn create(&self, resource: &Resource, object: Object) -> Result<Object, ApiError>;
     /// Replaces all but the status. With a resource version in the object, only if it is still current.

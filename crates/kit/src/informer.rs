@@ -96,9 +96,14 @@ impl Informer {
                             WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
                             WatchEvent::Deleted(object) => (object, true),
                         };
-                        let seen = object.decode::<Versioned>().map_or(version, |o| o.metadata.resource_version);
+                        let seen =
+                            object.decode::<Versioned>().map_or(version, |o| o.metadata.resource_version);
                         self.position = Position::Watching(seen, stream);
-                        return if deleted { InformerEvent::Deleted(object) } else { InformerEvent::Applied(object) };
+                        return if deleted {
+                            InformerEvent::Deleted(object)
+                        } else {
+                            InformerEvent::Applied(object)
+                        };
                     }
                     Some(Err(error)) if error.is_expired() => {}
                     Some(Err(error)) => return self.unreachable(Position::At(version), error).await,

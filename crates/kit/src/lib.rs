@@ -11,5 +11,7 @@
 pub mod cluster;
 pub mod informer;
 
-pub use cluster::{ApiError, Cluster, DeleteOptions, ListOptions, Object, ObjectList, PatchKind, WatchEvent, WatchStream};
+pub use cluster::{
+    ApiError, Cluster, DeleteOptions, ListOptions, Object, ObjectList, PatchKind, WatchEvent, WatchStream,
+};
 pub use informer::{Informer, InformerEvent};

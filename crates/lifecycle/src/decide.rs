@@ -5,7 +5,7 @@ use crate::classify::{Failure, Finding, classify};
 use crate::events;
 use crate::facts::{PodFacts, PodPhase};
 use crate::start::{accepted, next_epoch};
-use crate::status::{Holds, current, enter, last_step, merge_checkpoints, set_condition};
+use crate::status::{Claims, Holds, current, enter, last_step, merge_checkpoints, set_condition};
 use crate::step::{Action, EventNote, Inputs, Shutdown, Step};
 use crate::verdict::{Charge, budget_text, judge, lost_steps, resume_from};
 use regatta_types::Timestamp;
@@ -23,13 +23,21 @@ pub const EXIT_CANCELLED: i32 = 130;
 /// What happens next to a job.
 pub fn decide(inputs: &Inputs<'_>) -> Step {
     let mut step = decide_phase(inputs);
-    if let Step::Write { status, records, .. } = &mut step {
+    if let Step::Write { status, events, records } = &mut step {
         let known = &inputs.job.status.checkpoints;
         let new = status.checkpoints.iter().rev().filter(|checkpoint| !known.contains(checkpoint));
         let epoch = inputs.job.status.epoch;
         // Before what follows from them: an attempt's end, the next one's start.
         let facts = new.map(|checkpoint| RunFact::Checkpoint { epoch, checkpoint: checkpoint.clone() });
         records.splice(0..0, facts.collect::<Vec<_>>());
+        let known = &inputs.job.status.bad_checkpoints;
+        let bad = status.bad_checkpoints.iter().filter(|path| !known.contains(path));
+        events.extend(bad.map(|path| {
+            EventNote::warning(
+                events::BAD_CHECKPOINT,
+                format!("{path} could not be read and is not used again"),
+            )
+        }));
     }
     step
 }
@@ -301,7 +309,7 @@ fn run(inputs: &Inputs<'_>) -> Step {
 fn watch(inputs: &Inputs<'_>, look_again: Option<Timestamp>) -> Step {
     let job = inputs.job;
     let mut status = job.status.clone();
-    merge_checkpoints(&mut status, inputs);
+    merge_checkpoints(&mut status, inputs, Claims::Count);
     if let Some(progress) = inputs.progress {
         status.progress = Some(progress.clone());
     }
@@ -337,19 +345,12 @@ fn lose(inputs: &Inputs<'_>, own: &[&PodFacts], pod: &str, node: Option<String>)
 
 fn fail(inputs: &Inputs<'_>, own: &[&PodFacts], failure: &Failure) -> Step {
     let mut status = inputs.job.status.clone();
-    let known_bad = status.bad_checkpoints.len();
-    merge_checkpoints(&mut status, inputs);
+    merge_checkpoints(&mut status, inputs, Claims::Count);
     let (mut decision, charge) = judge(inputs.job, &mut status, failure, inputs.now);
     if let Some(stronger) = asked_to_stop(inputs).filter(|_| matches!(decision.next, Next::Restart { .. })) {
         decision.next = stronger.next;
     }
     let mut events = Vec::new();
-    for path in &status.bad_checkpoints[known_bad.min(status.bad_checkpoints.len())..] {
-        events.push(EventNote::warning(
-            events::BAD_CHECKPOINT,
-            format!("{path} could not be read and is not used again"),
-        ));
-    }
     if let Next::Restart { resume, not_before } = &decision.next {
         let from = resume.as_ref().map_or_else(
             || "from the beginning".to_owned(),
@@ -377,7 +378,7 @@ fn fail(inputs: &Inputs<'_>, own: &[&PodFacts], failure: &Failure) -> Step {
 /// Stops the current epoch because of `decision`.
 fn stop(inputs: &Inputs<'_>, own: &[&PodFacts], decision: Decision, failed_at: Option<Timestamp>) -> Step {
     let mut status = inputs.job.status.clone();
-    merge_checkpoints(&mut status, inputs);
+    merge_checkpoints(&mut status, inputs, Claims::Count);
     if let Some(record) = current(&mut status) {
         record.failed_at = Some(failed_at.unwrap_or(inputs.now));
     }
@@ -423,7 +424,7 @@ fn stopping(inputs: &Inputs<'_>) -> Step {
     }
     // What the agents found at the end of their pods goes with the pods: keep it first.
     let mut status = job.status.clone();
-    merge_checkpoints(&mut status, inputs);
+    merge_checkpoints(&mut status, inputs, Claims::AreOld);
     if status != job.status {
         return Step::Write { status: Box::new(status), events: Vec::new(), records: Vec::new() };
     }
@@ -448,7 +449,7 @@ fn delete(pod: &PodFacts) -> Option<Action> {
 /// All slots ended with 0.
 fn succeed(inputs: &Inputs<'_>, own: &[&PodFacts]) -> Step {
     let mut status = inputs.job.status.clone();
-    merge_checkpoints(&mut status, inputs);
+    merge_checkpoints(&mut status, inputs, Claims::Count);
     let last_step = last_step(inputs, own);
     let exits = || own.iter().flat_map(|pod| &pod.exits);
     let ended_at =

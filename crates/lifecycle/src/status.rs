@@ -3,7 +3,7 @@
 use crate::step::Inputs;
 use regatta_types::Timestamp;
 use regatta_types::conditions::{self, Condition};
-use regatta_types::evidence::Checkpoint;
+use regatta_types::evidence::{CHECKPOINTS_REPORTED_MAX, Checkpoint, ExitRecord};
 use regatta_types::job::{EPOCHS_KEPT_MAX, EpochRecord, JobPhase, JobStatus};
 
 /// How many checkpoints the status lists.
@@ -61,23 +61,53 @@ pub(crate) fn push_epoch(status: &mut JobStatus, record: EpochRecord) {
     }
 }
 
+/// Whether what ranks claim while they run counts, beside what agents found at their end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claims {
+    Count,
+    /// They were taken in before, and agents have looked since.
+    AreOld,
+}
+
 /// Takes in all that is known of checkpoints: what ranks reported and what agents found at the end of pods.
-pub(crate) fn merge_checkpoints(status: &mut JobStatus, inputs: &Inputs<'_>) {
+pub(crate) fn merge_checkpoints(status: &mut JobStatus, inputs: &Inputs<'_>, claims: Claims) {
     let records = || inputs.pods.iter().flat_map(|pod| pod.records());
-    let bad = records().flat_map(|record| &record.bad_checkpoints).chain(inputs.bad_checkpoints);
-    for path in bad {
+    let (bad, claimed) = match claims {
+        Claims::Count => (inputs.bad_checkpoints, inputs.checkpoints),
+        Claims::AreOld => (&[][..], &[][..]),
+    };
+    for path in records().flat_map(|record| &record.bad_checkpoints).chain(bad) {
         let room = status.bad_checkpoints.len() < BAD_CHECKPOINTS_KEPT_MAX;
         if room && !status.bad_checkpoints.contains(path) {
             status.bad_checkpoints.push(path.clone());
         }
     }
     let mut all: Vec<Checkpoint> = status.checkpoints.clone();
-    all.extend(inputs.pods.iter().flat_map(|pod| pod.checkpoints()).chain(inputs.checkpoints).cloned());
+    all.extend(inputs.pods.iter().flat_map(|pod| pod.checkpoints()).chain(claimed).cloned());
     all.sort_unstable_by(|a, b| b.cmp(a));
     all.dedup();
+    let looked: Vec<&ExitRecord> = records().collect();
+    if let Some(directory) = inputs.job.spec.checkpoint.as_ref().filter(|_| !looked.is_empty()) {
+        all.retain(|checkpoint| !is_missed(checkpoint, &directory.path, &looked));
+    }
     all.truncate(CHECKPOINTS_KEPT_MAX);
     status.checkpoints = all;
     status.checkpoint = crate::verdict::resume_from(status);
+}
+
+/// Whether agents looked for a checkpoint where it should be and did not find it whole: a rank claimed it, but a file
+/// is missing or cut short, or the program has removed it since.
+fn is_missed(checkpoint: &Checkpoint, directory: &str, looked: &[&ExitRecord]) -> bool {
+    let name =
+        checkpoint.path.strip_prefix(directory.trim_end_matches('/')).and_then(|rest| rest.strip_prefix('/'));
+    // Only manifests of our own form are looked for.
+    let is_manifest = name.is_some_and(|name| name.starts_with("ckpt-") && name.ends_with(".json"));
+    let would_list = |record: &&ExitRecord| {
+        let full = record.checkpoints.len() >= CHECKPOINTS_REPORTED_MAX;
+        !full || record.checkpoints.iter().any(|listed| listed.step < checkpoint.step)
+    };
+    let found = looked.iter().any(|record| record.checkpoints.contains(checkpoint));
+    is_manifest && !found && looked.iter().any(would_list)
 }
 
 /// The last step that anybody has reported in the current attempt.

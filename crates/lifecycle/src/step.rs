@@ -28,9 +28,9 @@ pub struct Inputs<'a> {
     pub prices: Option<&'a Prices>,
     /// Newest progress heard in the current epoch.
     pub progress: Option<&'a Progress>,
-    /// Complete checkpoints heard of since the last status write, newest first.
+    /// Checkpoints that ranks of the current epoch have said to be complete, newest first.
     pub checkpoints: &'a [Checkpoint],
-    /// Checkpoints that ranks could not read, by path.
+    /// Checkpoints that ranks of the current epoch could not read, by path.
     pub bad_checkpoints: &'a [String],
     /// Whether everything shall stop.
     pub shutting_down: Shutdown,

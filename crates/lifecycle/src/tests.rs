@@ -8,7 +8,7 @@ use crate::{
 use proptest::prelude::*;
 use regatta_types::conditions;
 use regatta_types::evidence::{Checkpoint, ExitRecord, ProcessEnd, Progress, RankEnd};
-use regatta_types::job::{Job, JobPhase, Limits, Next, Role};
+use regatta_types::job::{CheckpointSpec, Job, JobPhase, Limits, Next, Role};
 use regatta_types::pod::{Container, LaunchSpec};
 use regatta_types::reason::{EndReason, WaitReason};
 use regatta_types::run_record::RunFact;
@@ -95,6 +95,9 @@ impl Toy {
         match step {
             Step::Write { status, events, records } => {
                 assert_ne!(*status, self.job.status, "a write that changes nothing");
+                if status.epoch != self.job.status.epoch {
+                    self.live.clear();
+                }
                 self.job.status = *status;
                 self.events.extend(events);
                 self.records.extend(records);
@@ -397,6 +400,20 @@ fn an_unreadable_checkpoint_is_passed_over_and_charges_nobody() {
     assert_eq!(status.epochs[2].resumed_from, Some(checkpoint(10)));
     assert_eq!(status.bad_checkpoints, [checkpoint(20).path]);
     assert!(toy.events.iter().any(|event| event.reason == events::BAD_CHECKPOINT));
+}
+
+#[test]
+fn a_claimed_checkpoint_that_agents_do_not_find_whole_does_not_count() {
+    let mut toy = Toy::running(1);
+    toy.job.spec.checkpoint = Some(CheckpointSpec { path: "/ckpt".into() });
+    toy.live = vec![checkpoint(30), checkpoint(20)];
+    toy.pass_ms(100_000);
+    toy.settle();
+    assert_eq!(toy.job.status.checkpoint, Some(checkpoint(30)), "while it runs the claim is what is known");
+    toy.end_with(0, ProcessEnd::Signaled(9), |record| record.checkpoints = vec![checkpoint(20)]);
+    toy.settle();
+    assert_eq!(toy.job.status.epochs[1].resumed_from, Some(checkpoint(20)));
+    assert_eq!(toy.job.status.checkpoints, [checkpoint(20)]);
 }
 
 #[test]

@@ -289,6 +289,12 @@ impl Core {
                 if version <= entry.version {
                     return;
                 }
+                if entry.job.status.epoch != job.status.epoch {
+                    // What was heard of an attempt has been judged with it.
+                    entry.live_checkpoints.clear();
+                    entry.live_bad_checkpoints.clear();
+                    entry.progress = None;
+                }
                 entry.job = job;
                 entry.version = version;
             }

@@ -93,6 +93,36 @@ impl Api {
         self.wait_job(name, "ended", |job| job.status.phase.is_terminal())
     }
 
+    /// Waits until there is no job of this name.
+    #[track_caller]
+    pub fn wait_gone(&self, name: &str) {
+        let watch = async {
+            let uri = format!("{JOBS}?watch=true&fieldSelector=metadata.name%3D{name}");
+            let request = http::Request::get(uri).body(Vec::new()).expect("invariant: the request is whole");
+            let events = self.client.request_events::<Value>(request).await.expect("a watch");
+            let mut events = std::pin::pin!(events);
+            let look = || {
+                self.client.request::<Value>(
+                    http::Request::get(format!("{JOBS}/{name}"))
+                        .body(Vec::new())
+                        .expect("invariant: the request is whole"),
+                )
+            };
+            // The watch is open, so an end that comes after this look is seen by it.
+            if look().await.is_err() {
+                return;
+            }
+            while let Some(event) = events.next().await {
+                if matches!(event, Ok(WatchEvent::Deleted(_))) {
+                    return;
+                }
+            }
+        };
+        let deadline = Duration::from_secs(DEADLINE_S);
+        let gone = self.runtime.block_on(async { tokio::time::timeout(deadline, watch).await });
+        assert!(gone.is_ok(), "job {name} never went");
+    }
+
     /// Waits until a pod is what `holds` says.
     #[track_caller]
     pub fn wait_pod(&self, name: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Value {

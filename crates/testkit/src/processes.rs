@@ -29,6 +29,17 @@ pub fn exists(pid: u32) -> bool {
     Pid::from_raw(pid.cast_signed()).is_some_and(|pid| test_kill_process(pid).is_ok())
 }
 
+/// Waits until a process is gone, through a descriptor of it. One that was never there is gone.
+pub fn wait_gone(pid: u32) {
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::process::{PidfdFlags, pidfd_open};
+    let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return };
+    let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    let deadline = rustix::time::Timespec { tv_sec: crate::DEADLINE_S.cast_signed(), tv_nsec: 0 };
+    let ready = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&deadline));
+    assert_eq!(ready, Ok(1), "process {pid:?} never ended");
+}
+
 /// The ranks of `job` that run under the daemon with the data directory `home`, in order.
 pub fn ranks(home: &Path, job: &str) -> Vec<RankProcess> {
     let found: BTreeMap<u32, (RankProcess, u32)> = all()
