@@ -5,6 +5,8 @@
 //!
 //! Start reading at [`run`].
 
+mod cli_reference;
+mod generate;
 mod layering;
 mod metadata;
 mod tidy;
@@ -17,6 +19,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask CHORE
 
   layering    holds that crates depend on each other only as the design allows
+  generate    writes docs/CLI.md from the code; with --check, holds that it is up to date
   tidy        holds sizes, forbidden words, crate introductions and the list of dependencies
 ";
 
@@ -36,6 +39,10 @@ fn run(chore: &str) -> Result<()> {
     let root = root();
     let problems = match chore {
         "layering" => layering::check(&metadata::read(&root)?.edges()),
+        "generate" if std::env::args().nth(2).is_some_and(|flag| flag == "--check") => {
+            generate::run(&root, generate::Mode::Check)?
+        }
+        "generate" => generate::run(&root, generate::Mode::Write)?,
         "tidy" => tidy::check(&root, &metadata::read(&root)?)?,
         other => bail!("unknown chore {other:?}\n{USAGE}"),
     };

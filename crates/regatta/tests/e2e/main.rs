@@ -5,6 +5,7 @@
 
 mod capacity;
 mod daemon;
+mod digits;
 mod disk;
 mod kubectl;
 mod network;
