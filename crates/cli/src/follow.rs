@@ -5,8 +5,8 @@ use crate::api::{Api, LogQuery, named, of_job};
 use crate::error::{Error, Exit, Result};
 use crate::narrate;
 use crate::output::StatusLine;
-use crate::streams::{self, Lines, LogPlace, LogSource};
-use crate::watch::{Seen, keep_watching};
+use crate::streams::{self, Lines, LogPlace, LogSource, Times};
+use crate::watch::{AWAY_MAX, RETRY_INTERVAL, Seen, keep_watching};
 use futures::{Stream, StreamExt};
 use regatta_types::evidence::Progress;
 use regatta_types::job::{Job, JobPhase, JobStatus};
@@ -218,27 +218,19 @@ impl Follower {
             return;
         }
         let (api, job, to) = (self.api.clone(), self.job.metadata.name.clone(), self.sender.clone());
+        let times = if self.options.logs.timestamps { Times::Shown } else { Times::Hidden };
         let query = LogQuery {
             follow: true,
+            // A stream that breaks is resumed by the times of its lines.
+            timestamps: true,
             rank: None,
             uid: Some(self.job.metadata.uid().0),
             ..self.options.logs.clone()
         };
         self.logs.spawn(async move {
-            let mut lines = Lines::new(source.prefix);
-            let mut stream = match open(&api, &job, &source.place, query).await {
-                Ok(stream) => stream,
-                Err(error) => {
-                    let _ = to.send(Message::Trouble(error.sentence)).await;
-                    return;
-                }
-            };
-            // A connection that breaks ends the stream; the watch of the job tells why.
-            while let Some(Ok(chunk)) = stream.next().await {
-                let whole = lines.push(&chunk);
-                if !whole.is_empty() && to.send(Message::Log(whole)).await.is_err() {
-                    return;
-                }
+            let mut lines = Lines::new(source.prefix.clone(), times);
+            if let Err(error) = copy(&api, &job, &source.place, query, &mut lines, &to).await {
+                let _ = to.send(Message::Trouble(error.sentence)).await;
             }
             let rest = lines.rest();
             if !rest.is_empty() {
@@ -326,6 +318,41 @@ impl Follower {
     }
 }
 
+/// Copies a stream to its end; one that breaks is opened again for as long as the server may be away.
+async fn copy(
+    api: &Api,
+    job: &str,
+    place: &LogPlace,
+    mut query: LogQuery,
+    lines: &mut Lines,
+    to: &mpsc::Sender<Message>,
+) -> Result<()> {
+    let mut away = Duration::ZERO;
+    loop {
+        match open(api, job, place, query.clone()).await {
+            Ok(mut stream) => loop {
+                match stream.next().await {
+                    None => return Ok(()),
+                    Some(Err(_)) => break,
+                    Some(Ok(chunk)) => {
+                        away = Duration::ZERO;
+                        let whole = lines.push(&chunk);
+                        if !whole.is_empty() && to.send(Message::Log(whole)).await.is_err() {
+                            return Ok(());
+                        }
+                    }
+                }
+            },
+            Err(error) if error.exit == Exit::Unreachable && away < AWAY_MAX => {}
+            Err(error) => return Err(error),
+        }
+        tokio::time::sleep(RETRY_INTERVAL).await;
+        away = away.saturating_add(RETRY_INTERVAL);
+        lines.again();
+        query.tail = None;
+    }
+}
+
 type Bytes = std::pin::Pin<Box<dyn Stream<Item = std::io::Result<Vec<u8>>> + Send>>;
 
 async fn open(api: &Api, job: &str, place: &LogPlace, query: LogQuery) -> Result<Bytes> {
@@ -351,7 +378,7 @@ pub(crate) async fn show_log(
     mut stream: impl Stream<Item = std::io::Result<Vec<u8>>> + Unpin,
     prefix: Option<String>,
 ) -> Result<()> {
-    let mut lines = Lines::new(prefix);
+    let mut lines = Lines::new(prefix, Times::Unread);
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|e| {
             Error::new(Exit::Unreachable, format!("the log was cut off: {e}")).fix("try again")

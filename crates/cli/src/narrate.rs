@@ -166,12 +166,14 @@ pub(crate) fn timeline(job: &Job) -> Vec<String> {
 
 fn recovered(before: &EpochRecord, record: &EpochRecord, running: Timestamp) -> String {
     let after = before.failed_at.map_or(0, |failed| running.since_ms(failed));
-    let from = record.resumed_from.as_ref().map_or_else(
-        || "from the beginning".to_owned(),
-        |checkpoint| format!("from the checkpoint of step {}", checkpoint.step),
-    );
     let lost = before.lost_steps.map_or_else(String::new, |steps| format!(", {steps} steps to repeat"));
-    format!("recovered {from} after {}{lost}", duration_ms(after))
+    let after = duration_ms(after);
+    match &record.resumed_from {
+        Some(checkpoint) => {
+            format!("recovered from the checkpoint of step {} after {after}{lost}", checkpoint.step)
+        }
+        None => format!("started again from the beginning after {after}{lost}"),
+    }
 }
 
 /// What a job used and lost, in a sentence.

@@ -1,10 +1,10 @@
 //! What ranks write, as streams of whole lines: which streams a pod has, and what stands before their lines. Pure.
 
 use crate::ranks::{self, SlotRanks};
+use regatta_types::Timestamp;
 use regatta_types::job::Job;
 use regatta_types::labels;
 use regatta_types::pod::{ContainerStatus, LaunchSpec, Pod};
-use std::io::Write;
 
 /// Up to so many ranks each has a stream of its own; beyond, each slot has one.
 const RANK_STREAMS_MAX: u32 = 64;
@@ -108,16 +108,39 @@ pub(crate) fn of_pod(job: &Job, pod: &Pod, wanted: Option<u32>) -> Vec<LogSource
     sources
 }
 
-/// Puts whole lines together, with a prefix, so that the lines of several streams do not mix.
+/// Whether lines start with their time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Times {
+    /// Nothing is known of times: what comes is shown.
+    Unread,
+    /// They do, and it is shown.
+    Shown,
+    /// They do, so that a stream can be resumed, but it is not shown.
+    Hidden,
+}
+
+/// Puts whole lines together, with a prefix, so that the lines of several streams do not mix. A stream that broke and
+/// is read again goes on where it was.
 #[derive(Debug)]
 pub(crate) struct Lines {
     prefix: Option<String>,
+    times: Times,
     partial: Vec<u8>,
+    /// Time of the last line, and how many lines of that time there were.
+    last: Option<(Timestamp, usize)>,
+    /// The lines before and of this time, so many of it, have been shown already.
+    shown: Option<(Timestamp, usize)>,
 }
 
 impl Lines {
-    pub(crate) fn new(prefix: Option<String>) -> Self {
-        Self { prefix, partial: Vec::new() }
+    pub(crate) fn new(prefix: Option<String>, times: Times) -> Self {
+        Self { prefix, times, partial: Vec::new(), last: None, shown: None }
+    }
+
+    /// From here on the stream comes again from its beginning.
+    pub(crate) fn again(&mut self) {
+        self.partial.clear();
+        self.shown = self.last;
     }
 
     /// The whole lines that there are with `chunk`.
@@ -139,15 +162,63 @@ impl Lines {
         self.decorate(rest)
     }
 
-    fn decorate(&self, lines: Vec<u8>) -> Vec<u8> {
-        let Some(prefix) = &self.prefix else { return lines };
+    fn decorate(&mut self, lines: Vec<u8>) -> Vec<u8> {
+        if self.prefix.is_none() && self.times == Times::Unread {
+            return lines;
+        }
         let mut out = Vec::with_capacity(lines.len() * 2);
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
-            out.write_all(prefix.as_bytes()).expect("invariant: a vector takes every write");
-            out.extend_from_slice(line);
+            let timed = (self.times != Times::Unread).then(|| timed(line)).flatten();
+            if timed.as_ref().is_some_and(|timed| self.was_shown(timed.at)) {
+                continue;
+            }
+            out.extend_from_slice(self.prefix.as_deref().unwrap_or_default().as_bytes());
+            match timed.filter(|_| self.times == Times::Hidden) {
+                Some(timed) => {
+                    out.extend_from_slice(timed.label);
+                    out.extend_from_slice(timed.text);
+                }
+                None => out.extend_from_slice(line),
+            }
         }
         out
     }
+
+    /// Whether a line of this time has been shown before the stream broke.
+    fn was_shown(&mut self, at: Timestamp) -> bool {
+        match &mut self.shown {
+            Some((until, _)) if at < *until => return true,
+            Some((until, left)) if at == *until && *left > 0 => {
+                *left -= 1;
+                return true;
+            }
+            _ => {}
+        }
+        self.last = match self.last {
+            Some((last, count)) if last == at => Some((last, count + 1)),
+            _ => Some((at, 1)),
+        };
+        false
+    }
+}
+
+/// A line taken apart.
+struct Timed<'a> {
+    /// `[rank 3] `, where the server says of which rank a line is.
+    label: &'a [u8],
+    at: Timestamp,
+    text: &'a [u8],
+}
+
+fn timed(line: &[u8]) -> Option<Timed<'_>> {
+    let label_len = match line.strip_prefix(b"[rank ") {
+        Some(rest) => line.len() - rest.len() + rest.iter().position(|byte| *byte == b' ')? + 1,
+        None => 0,
+    };
+    let (label, rest) = line.split_at(label_len);
+    let space = rest.iter().position(|byte| *byte == b' ')?;
+    let at = Timestamp::parse(std::str::from_utf8(&rest[..space]).ok()?)?;
+    Some(Timed { label, at, text: &rest[space + 1..] })
 }
 
 #[cfg(test)]
@@ -159,12 +230,41 @@ mod tests {
 
     #[test]
     fn lines_stay_whole() {
-        let mut lines = Lines::new(Some("[worker-0 r1] ".into()));
+        let mut lines = Lines::new(Some("[worker-0 r1] ".into()), Times::Unread);
         assert_eq!(lines.push(b"one\ntw"), b"[worker-0 r1] one\n");
         assert_eq!(lines.push(b"o\nthree"), b"[worker-0 r1] two\n");
         assert_eq!(lines.rest(), b"[worker-0 r1] three\n");
         assert_eq!(lines.rest(), b"");
-        assert_eq!(Lines::new(None).push(b"a\nb\nc"), b"a\nb\n");
+        assert_eq!(Lines::new(None, Times::Unread).push(b"a\nb\nc"), b"a\nb\n");
+    }
+
+    #[test]
+    fn a_stream_goes_on_where_it_broke() {
+        let log = b"2026-12-01T06:00:00Z a\n2026-12-01T06:00:00.250Z b\n2026-12-01T06:00:00.250Z c\n\
+            2026-12-01T06:00:00.250Z d\n2026-12-01T06:00:01Z e\n";
+        let all: &[u8] = b"a\nb\nc\nd\ne\n";
+        for breaks_at in 0..=log.len() {
+            let mut lines = Lines::new(None, Times::Hidden);
+            let mut shown = lines.push(&log[..breaks_at]);
+            lines.again();
+            shown.extend(lines.push(log));
+            lines.again();
+            shown.extend(lines.push(log));
+            assert_eq!(shown, all, "broken after {breaks_at} bytes");
+        }
+    }
+
+    #[test]
+    fn times_are_shown_only_where_they_are_wanted() {
+        let check = |times: Times, line: &str, expected: &str| {
+            let mut lines = Lines::new(Some("> ".into()), times);
+            assert_eq!(String::from_utf8(lines.push(line.as_bytes())).unwrap(), expected);
+        };
+        check(Times::Hidden, "2026-12-01T06:00:00Z a b\n", "> a b\n");
+        check(Times::Shown, "2026-12-01T06:00:00Z a b\n", "> 2026-12-01T06:00:00Z a b\n");
+        check(Times::Hidden, "[rank 3] 2026-12-01T06:00:00Z a\n", "> [rank 3] a\n");
+        check(Times::Hidden, "no time\n", "> no time\n");
+        check(Times::Hidden, "2026-12-01T06:00:00Z \n", "> \n");
     }
 
     fn running(name: &str) -> ContainerStatus {

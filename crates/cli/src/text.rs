@@ -26,6 +26,12 @@ pub(crate) fn age(since: Option<Timestamp>, now: Timestamp) -> String {
     }
 }
 
+/// `1 slot`, `4 slots`.
+pub(crate) fn count(number: impl Into<i64>, noun: &str) -> String {
+    let number = number.into();
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
 /// Money in millionths: `12.50 USD`.
 pub(crate) fn money(micros: i64, currency: &str) -> String {
     // Small runs cost fractions of a cent; what is shown must not be 0 when it is not.

@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// How long a server may be away before it is given up.
-const AWAY_MAX: Duration = Duration::from_secs(60);
+pub(crate) const AWAY_MAX: Duration = Duration::from_secs(60);
 /// Time between attempts to reach it again.
-const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What a watch sees.
 #[derive(Debug)]

@@ -20,6 +20,7 @@ use regatta_types::pod::Pod;
 use regatta_types::queue::Queue;
 use regatta_types::reason::EndReason;
 use regatta_types::{ObjectMeta, Timestamp, Uid, labels};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// First pause after a write that failed for a passing reason.
@@ -155,6 +156,10 @@ impl JobEntry {
 #[derive(Default)]
 pub struct Core {
     jobs: BTreeMap<Key, JobEntry>,
+    /// Jobs by uid, as the planner names them.
+    keys: BTreeMap<Uid, Key>,
+    /// When jobs want to be decided although nothing has happened.
+    wakes: BTreeSet<(Timestamp, Key)>,
     pods: BTreeMap<Key, (u64, Pod)>,
     /// Pods by (namespace, job), so that deciding a job costs what it has.
     pods_of_job: BTreeMap<Key, BTreeSet<Key>>,
@@ -191,11 +196,20 @@ impl Core {
         self.jobs.get(key).and_then(|entry| entry.verdict.as_ref())
     }
 
-    /// How many jobs wait in a queue.
-    pub(crate) fn waiting_in(&self, queue: &str) -> u32 {
-        let waits =
-            |entry: &&JobEntry| entry.job.status.phase == JobPhase::Queued && entry.job.queue() == queue;
-        u32::try_from(self.jobs.values().filter(waits).count()).unwrap_or(u32::MAX)
+    /// How many jobs wait in the queue of `job` and are served before it.
+    pub(crate) fn ahead_of(&self, job: &Job) -> u32 {
+        self.ahead_in(job.queue(), job.spec.priority, job.metadata.creation_timestamp.unwrap_or_default())
+    }
+
+    /// How many jobs wait in `queue` and would be served before one with this priority, submitted at this time.
+    pub(crate) fn ahead_in(&self, queue: &str, priority: i32, submitted: Timestamp) -> u32 {
+        let is_ahead = |entry: &&JobEntry| {
+            let job = &entry.job;
+            let at = job.metadata.creation_timestamp.unwrap_or_default();
+            let first = (Reverse(job.spec.priority), at) < (Reverse(priority), submitted);
+            job.status.phase == JobPhase::Queued && job.queue() == queue && first
+        };
+        u32::try_from(self.jobs.values().filter(is_ahead).count()).unwrap_or(u32::MAX)
     }
 
     /// Prices of the pool that a node belongs to.
@@ -211,7 +225,8 @@ impl Core {
 
     /// The earliest time at which [`Core::step`] has something to do although nothing happens.
     pub fn next_wake(&self) -> Option<Timestamp> {
-        self.jobs.values().filter(|entry| entry.is_idle()).filter_map(|entry| entry.wake_at).min()
+        let idle = |key: &Key| self.jobs.get(key).is_some_and(JobEntry::is_idle);
+        self.wakes.iter().find(|(_, key)| idle(key)).map(|(at, _)| *at)
     }
 
     /// Takes in what happened.
@@ -248,8 +263,8 @@ impl Core {
         } else {
             self.plan(now, &mut effects);
         }
-        let due = self.jobs.iter().filter(|(_, entry)| entry.wake_at.is_some_and(|at| at <= now));
-        let due: Vec<Key> = due.map(|(key, _)| key.clone()).collect();
+        let due: Vec<Key> =
+            self.wakes.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| key.clone()).collect();
         self.dirty.extend(due);
         for key in std::mem::take(&mut self.dirty) {
             self.decide(&key, now, &mut effects);
@@ -300,6 +315,7 @@ impl Core {
             }
             _ => {
                 self.job_gone(&key);
+                self.keys.insert(job.metadata.uid(), key.clone());
                 self.jobs.insert(key.clone(), JobEntry::new(job));
             }
         }
@@ -309,7 +325,12 @@ impl Core {
 
     fn job_gone(&mut self, key: &Key) {
         if let Some(entry) = self.jobs.remove(key) {
-            self.planning.remove(&GangKey::Job(entry.job.metadata.uid()));
+            let uid = entry.job.metadata.uid();
+            self.planning.remove(&GangKey::Job(uid.clone()));
+            self.keys.remove(&uid);
+            if let Some(at) = entry.wake_at {
+                self.wakes.remove(&(at, key.clone()));
+            }
         }
         self.dirty.remove(key);
     }
@@ -501,7 +522,7 @@ impl Core {
                 // A conflict means that a newer version is on its way through the watch; anything else may pass.
                 let pause = RETRY_MS_MIN.saturating_mul(1 << entry.retries.min(12)).min(RETRY_MS_MAX);
                 entry.retries += 1;
-                entry.wake_at = Some(now.plus_ms(pause));
+                set_wake(&mut self.wakes, key, entry, Some(now.plus_ms(pause)));
                 if !error.is_conflict() && !error.is_not_found() {
                     tracing::warn!(%error, job = %key, retry_in_ms = pause, "a write of the operator failed");
                 }
@@ -519,10 +540,8 @@ impl Core {
 
     fn plan(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         let Some(planned) = self.planning.plan(now) else { return };
-        let by_uid: BTreeMap<Uid, Key> =
-            self.jobs.iter().map(|(key, entry)| (entry.job.metadata.uid(), key.clone())).collect();
         for (uid, placement) in planned.job_starts {
-            let entry = by_uid.get(&uid).and_then(|key| self.jobs.get_mut(key));
+            let entry = self.keys.get(&uid).and_then(|key| self.jobs.get_mut(key));
             let Some(entry) = entry.filter(|entry| entry.is_idle()) else {
                 // Something of this job is under way: the start is taken back and planned again afterwards.
                 self.planning.take_back(&uid);
@@ -542,7 +561,7 @@ impl Core {
             effects.push(Effect::BindPod { key: key.0, uid: key.1, node });
         }
         for (uid, verdict) in planned.job_verdicts {
-            let Some(key) = by_uid.get(&uid) else { continue };
+            let Some(key) = self.keys.get(&uid) else { continue };
             if let Some(entry) = self.jobs.get_mut(key) {
                 entry.verdict = Some(verdict);
                 self.dirty.insert(key.clone());
@@ -577,7 +596,7 @@ impl Core {
 
     fn decide(&mut self, key: &Key, now: Timestamp, effects: &mut Vec<Effect>) {
         let Some(entry) = self.jobs.get_mut(key).filter(|entry| entry.is_idle()) else { return };
-        entry.wake_at = None;
+        set_wake(&mut self.wakes, key, entry, None);
         let names = self.pods_of_job.get(key).into_iter().flatten();
         let own = names.filter_map(|name| self.pods.get(name)).map(|(_, pod)| pod);
         // A namesake's pods, left by a job that was deleted, are not this job's.
@@ -599,7 +618,7 @@ impl Core {
         });
         match step {
             Step::Wait { until } => {
-                entry.wake_at = until;
+                set_wake(&mut self.wakes, key, entry, until);
                 explain(entry, now, effects);
             }
             Step::Write { status, events, records } => {
@@ -612,6 +631,14 @@ impl Core {
             Step::Act { actions } => act(entry, key, actions, effects),
         }
     }
+}
+
+/// Notes when a job wants to be decided although nothing happens.
+fn set_wake(wakes: &mut BTreeSet<(Timestamp, Key)>, key: &Key, entry: &mut JobEntry, at: Option<Timestamp>) {
+    if let Some(old) = std::mem::replace(&mut entry.wake_at, at) {
+        wakes.remove(&(old, key.clone()));
+    }
+    wakes.extend(at.map(|at| (at, key.clone())));
 }
 
 /// Writes why a job waits, when that is news.

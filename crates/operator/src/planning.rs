@@ -27,7 +27,7 @@ pub enum GangKey {
 }
 
 impl GangKey {
-    fn id(&self) -> GangId {
+    pub(crate) fn id(&self) -> GangId {
         match self {
             Self::Job(uid) => GangId(format!("job/{uid}")),
             Self::Pod(uid) => GangId(format!("pod/{uid}")),

@@ -1,11 +1,12 @@
 //! Answers "what would happen": the planner asked without changing anything.
 
 use crate::core::{Core, Key};
-use crate::planning::gang_of_job;
+use crate::planning::{GangKey, gang_of_job};
 use regatta_planner::Preview;
 use regatta_types::job::{Job, JobPhase, JobSpec, SlotPlacement};
 use regatta_types::pod::ResourceTotals;
 use regatta_types::preview::{JobPreview, JobPreviewStatus, Verdict};
+use regatta_types::reason::WaitReason;
 use regatta_types::{Incarnation, ObjectMeta, Timestamp};
 
 impl Core {
@@ -14,7 +15,7 @@ impl Core {
         let key = Key::new(namespace, &preview.metadata.name);
         match (&preview.spec.job, self.job(&key)) {
             (Some(spec), _) => self.preview_spec(namespace, &preview.metadata, spec, now),
-            (None, Some(job)) => self.preview_job(&key, job),
+            (None, Some(job)) => self.preview_job(job),
             (None, None) => JobPreviewStatus {
                 verdict: Verdict::Refused,
                 message: format!("there is no job {key}; `regatta ps` lists the jobs there are"),
@@ -55,7 +56,7 @@ impl Core {
                 status.verdict = Verdict::Waits;
                 status.reason = Some(verdict.reason);
                 status.message = verdict.message;
-                status.ahead = self.waiting_in(&gang.queue);
+                status.ahead = self.ahead_in(&gang.queue, gang.priority, gang.submitted);
             }
             Preview::Impossible(verdict) => {
                 status.verdict = Verdict::Refused;
@@ -65,7 +66,7 @@ impl Core {
         status
     }
 
-    fn preview_job(&self, key: &Key, job: &Job) -> JobPreviewStatus {
+    fn preview_job(&self, job: &Job) -> JobPreviewStatus {
         let mut status = JobPreviewStatus { gpus: gpus(&job.spec), ..JobPreviewStatus::default() };
         if job.status.phase.holds_resources() {
             status.verdict = Verdict::Runs;
@@ -75,17 +76,33 @@ impl Core {
         } else if job.status.phase.is_terminal() || job.status.phase == JobPhase::Suspended {
             status.verdict = Verdict::Refused;
             status.message = format!("{}: {}", job.status.phase.as_str(), job.status.message);
-        } else if let Some(verdict) = self.verdict(key) {
-            status.reason = Some(verdict.reason);
-            status.message.clone_from(&verdict.message);
-            status.ahead = self.waiting_in(job.queue()).saturating_sub(1);
-        } else if let Some(waiting) = &job.status.waiting {
-            status.reason = Some(waiting.reason);
-            status.message.clone_from(&waiting.message);
         } else {
-            status.message = "it has not been planned yet".to_owned();
+            self.preview_waiting(job, &mut status);
         }
         status
+    }
+
+    /// Why a job waits, with the numbers as they are now.
+    fn preview_waiting(&self, job: &Job, status: &mut JobPreviewStatus) {
+        status.ahead = self.ahead_of(job);
+        match self.planning.world.explain(&GangKey::Job(job.metadata.uid()).id()) {
+            Some(Preview::Waits(verdict)) => {
+                status.reason = Some(verdict.reason);
+                status.message = verdict.message;
+            }
+            Some(Preview::Impossible(verdict)) => {
+                status.reason = Some(WaitReason::NoSuchNode);
+                status.message = verdict.to_string();
+            }
+            Some(Preview::Starts { .. }) => "it is about to start".clone_into(&mut status.message),
+            None => match &job.status.waiting {
+                Some(waiting) => {
+                    status.reason = Some(waiting.reason);
+                    status.message.clone_from(&waiting.message);
+                }
+                None => "it has not been planned yet".clone_into(&mut status.message),
+            },
+        }
     }
 
     fn price(&self, status: &mut JobPreviewStatus, spec: &JobSpec, node: Option<&str>) {

@@ -35,11 +35,11 @@ pub(crate) async fn down(context: &Context<'_>, args: &Down) -> Result<ExitCode>
     }
     if !running.is_empty() {
         let what = if args.keep_jobs {
-            "go on without the daemon; the next one takes them over"
+            "running on without the daemon until the next one takes them over"
         } else {
-            "are stopped and queued again; they resume from their checkpoints at the next `regatta up`"
+            "stopping and queueing again, to resume from checkpoints at the next `regatta up`"
         };
-        talk(&format!("{}: {what}", running.join(", ")));
+        talk(&format!("{what}: {}", running.join(", ")));
     }
     api.shut_down(if args.keep_jobs { "keep" } else { "stop" }).await?;
     let looks = GONE_WITHIN.as_millis() / LOOK_AGAIN.as_millis();

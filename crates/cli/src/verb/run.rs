@@ -9,7 +9,7 @@ use crate::manifest::{self, Manifest, Place, Runtime, to_job};
 use crate::narrate;
 use crate::output::{data, talk, to_yaml};
 use crate::source;
-use crate::text::money;
+use crate::text::{count, money};
 use regatta_types::job::{Job, JobPhase, Source};
 use regatta_types::preview::{JobPreview, JobPreviewSpec, JobPreviewStatus, Verdict};
 use regatta_types::resource;
@@ -169,7 +169,7 @@ pub(crate) fn verdict(answer: &JobPreviewStatus) -> Vec<String> {
             let reason = answer.reason.map_or_else(|| "NotPlanned".to_owned(), |reason| reason.to_string());
             lines.push(format!("it would wait ({reason}): {}", answer.message));
             if answer.ahead > 0 {
-                lines.push(format!("  {} jobs wait in its queue", answer.ahead));
+                lines.push(format!("  jobs of its queue that are served first: {}", answer.ahead));
             }
         }
         Verdict::Refused => lines.push(format!("it would be refused: {}", answer.message)),
@@ -178,7 +178,7 @@ pub(crate) fn verdict(answer: &JobPreviewStatus) -> Vec<String> {
         lines.push(format!("  {}-{} on {}", slot.role, slot.slot, slot.node));
     }
     if answer.gpus > 0 {
-        lines.push(format!("  {} GPUs", answer.gpus));
+        lines.push(format!("  {}", count(answer.gpus, "GPU")));
     }
     if let Some((micros, currency)) = answer.price_per_hour_micros.zip(answer.currency.as_ref()) {
         lines.push(format!("  {} an hour", money(micros, currency)));

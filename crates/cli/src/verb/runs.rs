@@ -4,7 +4,7 @@ use crate::args::Runs;
 use crate::context::Context;
 use crate::error::Result;
 use crate::output::{Table, data, print};
-use crate::text::{age, duration_ms};
+use crate::text::{age, count, duration_ms};
 use regatta_types::run_record::{RunEntry, RunFact};
 use regatta_types::{Clock, SystemClock, Timestamp};
 use serde_json::Value;
@@ -53,10 +53,17 @@ fn table(list: &Value) -> Table {
             text("gitCommit").chars().take(8).collect(),
             text("lastStep"),
             metrics.join(" "),
-            text("command"),
+            one_line(&text("command")),
         ]);
     }
     table
+}
+
+/// A command in one line: the first, and a sign where there are more.
+fn one_line(command: &str) -> String {
+    let mut lines = command.lines();
+    let first = lines.next().unwrap_or_default().to_owned();
+    if lines.next().is_some() { first + " …" } else { first }
 }
 
 /// The record of one run, a line for each fact.
@@ -74,8 +81,12 @@ fn record(entries: &[RunEntry]) -> Vec<String> {
 fn fact(fact: &RunFact) -> Vec<String> {
     match fact {
         RunFact::Submitted { user, queue, source, env_names, slots, gpus } => {
-            let mut lines = vec![format!("submitted by {user} to queue {queue}: {slots} slots, {gpus} GPUs")];
-            lines.push(format!("  command: {}", source.command));
+            let mut lines = vec![format!(
+                "submitted by {user} to queue {queue}: {}, {}",
+                count(*slots, "slot"),
+                count(*gpus, "GPU")
+            )];
+            lines.extend(source.command.lines().map(|line| format!("  command: {line}")));
             if let Some(commit) = &source.git_commit {
                 let dirty = source.git_diff_hash.as_ref().map_or_else(String::new, |hash| {
                     format!(" with changes {}", &hash[..hash.len().min(12)])

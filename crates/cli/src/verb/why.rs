@@ -31,7 +31,7 @@ pub(crate) async fn why(context: &Context<'_>, args: &JobName) -> Result<ExitCod
             let reason = answer.reason.map_or_else(|| "NotPlanned".to_owned(), |reason| reason.to_string());
             data(&format!("{} waits in queue {} ({reason}): {}", args.job, job.queue(), answer.message));
             if answer.ahead > 0 {
-                data(&format!("{} other jobs wait in the same queue", answer.ahead));
+                data(&format!("jobs of its queue that are served first: {}", answer.ahead));
             }
         }
         _ => told(&job).iter().for_each(|line| data(line)),
