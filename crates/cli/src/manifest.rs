@@ -319,4 +319,28 @@ mod tests {
         let run = Run { env: vec!["=x".into()], ..Run::default() };
         assert!(Manifest::default().overridden_by(&run).is_err());
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_file_breaks_the_reader(text in "[a-zA-Z:{}\\[\\], \n~\"'#&*!|>%-]{0,80}") {
+            let _ = parse(&text, "regatta.yaml");
+        }
+
+        #[test]
+        fn what_is_written_is_what_runs(word in "[ -~]{1,40}") {
+            let argv = Manifest { argv: vec!["echo".to_owned(), word.clone()], ..Manifest::default() };
+            let place = Place {
+                runtime: Runtime::Local,
+                workdir: "/".into(),
+                user: String::new(),
+                source: regatta_types::job::Source::default(),
+                variables: BTreeMap::new(),
+            };
+            let job = to_job(&argv, &place).unwrap().0;
+            let container = &job.spec.roles[0].template.spec.containers[0];
+            // Kubernetes turns `$$` into `$`.
+            proptest::prop_assert_eq!(container.command[1].replace("$$", "$"), word.replace("$$", "$"));
+            proptest::prop_assert!(!container.command[1].replace("$$", "").contains('$'));
+        }
+    }
 }
