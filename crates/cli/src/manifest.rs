@@ -339,7 +339,7 @@ mod tests {
             let job = to_job(&argv, &place).unwrap().0;
             let container = &job.spec.roles[0].template.spec.containers[0];
             // Kubernetes turns `$$` into `$`.
-            proptest::prop_assert_eq!(container.command[1].replace("$$", "$"), word.replace("$$", "$"));
+            proptest::prop_assert_eq!(container.command[1].replace("$$", "$"), word);
             proptest::prop_assert!(!container.command[1].replace("$$", "").contains('$'));
         }
     }
