@@ -304,6 +304,14 @@ mod tests {
     }
 
     #[test]
+    fn every_field_is_in_the_reference() {
+        let page = include_str!("../../../docs/regatta-yaml.md");
+        let missing: Vec<_> =
+            FIELDS.iter().chain(LIMITS).filter(|field| !page.contains(&format!("`{field}`"))).collect();
+        assert_eq!(missing, Vec::<&&str>::new());
+    }
+
+    #[test]
     fn flags_go_over_the_file() {
         let manifest = parse("run: x\nnodes: 2\nenv: {A: 1}\n", "f").unwrap();
         let run = Run {

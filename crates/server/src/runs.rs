@@ -2,7 +2,8 @@
 //!
 //! - `GET runs` lists a summary of each run, also of those whose job was deleted.
 //! - `GET runs/NAME` gives the record, fact by fact; of namesakes the newest, or the one with `?uid=`.
-//! - `GET runs/NAME/log?epoch=&role=&slot=&rank=&follow=&tailLines=&timestamps=` gives what one rank wrote.
+//! - `GET runs/NAME/log?epoch=&role=&slot=&rank=&container=&follow=&tailLines=&timestamps=` gives what one rank
+//!   wrote, or a container beside it, such as one that ran before it.
 //! - `GET runs/NAME/progress[?watch=true]` gives live progress as JSON lines.
 
 use crate::pods::{LogOf, PodLogs};
@@ -331,6 +332,7 @@ impl RunsApi {
                 namespace: run.namespace.clone(),
                 pod: (*pod).clone(),
                 uid: Some(Uid((*uid).clone())),
+                container: query.get("container").cloned(),
                 rank: rank.map(|rank| u32::try_from(rank).unwrap_or(u32::MAX)),
                 follow: flag("follow"),
                 tail_lines: number("tailLines")?,

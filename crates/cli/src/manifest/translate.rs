@@ -36,6 +36,10 @@ pub(crate) enum Runtime {
     Cluster,
 }
 
+/// Says at the end of a setup that it failed, for what a failed command printed may not tell.
+const SETUP_TRAP: &str =
+    r#"trap 'code=$?; [ $code = 0 ] || echo "regatta: setup failed with exit code $code" >&2' EXIT"#;
+
 /// A Job and what should be said about it, or all that is wrong.
 pub(crate) fn to_job(manifest: &Manifest, place: &Place) -> Result<(Job, Vec<String>), Vec<String>> {
     let mut problems = Problems::default();
@@ -66,7 +70,7 @@ pub(crate) fn to_job(manifest: &Manifest, place: &Place) -> Result<(Job, Vec<Str
     if let Some(setup) = manifest.setup.as_ref().filter(|setup| !setup.trim().is_empty()) {
         let init = Container {
             name: "setup".to_owned(),
-            command: vec!["/bin/sh".to_owned(), "-ec".to_owned(), literal(setup)],
+            command: vec!["/bin/sh".to_owned(), "-ec".to_owned(), literal(&format!("{SETUP_TRAP}\n{setup}"))],
             resources: regatta_types::pod::ResourceRequirements::default(),
             ..main.clone()
         };
@@ -477,7 +481,9 @@ mod tests {
             pod.containers[0].resources.limits.keys().collect::<Vec<_>>(),
             ["cpu", "memory", "nvidia.com/gpu"]
         );
-        assert_eq!(pod.init_containers[0].command, ["/bin/sh", "-ec", "pip install -r requirements.txt"]);
+        let setup = &pod.init_containers[0].command;
+        assert_eq!(setup[..2], ["/bin/sh", "-ec"]);
+        assert!(setup[2].ends_with("EXIT\npip install -r requirements.txt"), "{}", setup[2]);
         assert_eq!(pod.containers[0].env[0].value.as_deref(), Some("$$x"));
         assert_eq!(pod.containers[0].env_from[0].secret_ref.as_ref().unwrap().name, "wandb");
         let mounted: Vec<&str> =

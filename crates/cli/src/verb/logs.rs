@@ -33,14 +33,30 @@ pub(crate) async fn logs(context: &Context<'_>, args: &Logs) -> Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whether lines say where they come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Prefixes {
+    /// They do.
+    Shown,
+    /// They all come from one place.
+    None,
+}
+
+impl Prefixes {
+    fn of(self, prefix: impl FnOnce() -> String) -> Option<String> {
+        (self == Self::Shown).then(prefix)
+    }
+}
+
 /// What is in the record of an attempt.
 async fn recorded(api: &Api, args: &Logs, entries: &[RunEntry], query: &LogQuery) -> Result<()> {
     let (epoch, slots) = slots(args, entries)?;
-    let known = api.get::<Job>(&resource::JOBS, &args.job).await.map(|job| ranks::of_job(&job));
-    let known = known.unwrap_or_default();
+    let job = api.get::<Job>(&resource::JOBS, &args.job).await.unwrap_or_default();
+    let known = ranks::of_job(&job);
     let mut shown = 0_usize;
     let mut refused = None;
     let several = slots.len() > 1 || known.iter().any(|slot| slot.procs > 1);
+    let prefixes = if several && query.rank.is_none() { Prefixes::Shown } else { Prefixes::None };
     for (role, slot) in &slots {
         // Of a job that is gone it is not known which slot has which rank; the slots are asked.
         let own = known.iter().find(|own| own.role == *role && own.slot == *slot).cloned();
@@ -50,18 +66,21 @@ async fn recorded(api: &Api, args: &Logs, entries: &[RunEntry], query: &LogQuery
             (Some(own), wanted) => streams::own_logs(own, 0, wanted),
             (None, wanted) => vec![wanted],
         };
+        shown += before(api, args, (epoch, role, *slot), &job, query, prefixes).await?;
         for rank in logs {
             let prefix = match &own {
                 Some(own) => streams::prefix(own, rank),
                 None => format!("[{role}-{slot}] "),
             };
-            let prefix = (several && query.rank.is_none()).then_some(prefix);
+            let prefix = prefixes.of(|| prefix);
             match api.run_log(&args.job, epoch, (role, *slot), &LogQuery { rank, ..query.clone() }).await {
                 Ok(stream) => {
                     show_log(stream, prefix).await?;
                     shown += 1;
                 }
-                Err(error) if own.is_none() && query.rank.is_some() => refused = Some(error),
+                // A rank lives in one slot, which is not known of a job that is gone; and none does where the setup
+                // failed.
+                Err(error) if error.exit != Exit::Unreachable => refused = Some(error),
                 Err(error) => return Err(error),
             }
         }
@@ -75,6 +94,34 @@ async fn recorded(api: &Api, args: &Logs, entries: &[RunEntry], query: &LogQuery
         }
         _ => Ok(()),
     }
+}
+
+/// Shows what ran in a slot before its ranks, such as the setup, and tells how much that was.
+async fn before(
+    api: &Api,
+    args: &Logs,
+    (epoch, role, slot): (u64, &str, u32),
+    job: &Job,
+    query: &LogQuery,
+    prefixes: Prefixes,
+) -> Result<usize> {
+    let own = job.spec.roles.iter().filter(|known| known.name == role);
+    let mut shown = 0;
+    for container in own.flat_map(|role| &role.template.spec.init_containers) {
+        let name = &container.name;
+        let of_it = LogQuery { rank: None, container: Some(name.clone()), ..query.clone() };
+        match api.run_log(&args.job, epoch, (role, slot), &of_it).await {
+            Ok(stream) => {
+                let prefix = prefixes.of(|| format!("[{role}-{slot} {name}] "));
+                show_log(stream, prefix).await?;
+                shown += 1;
+            }
+            Err(error) if error.exit == Exit::Unreachable => return Err(error),
+            // It has not run.
+            Err(_) => {}
+        }
+    }
+    Ok(shown)
 }
 
 /// The attempt that is wanted, and its slots.

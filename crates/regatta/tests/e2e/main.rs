@@ -7,6 +7,7 @@ mod capacity;
 mod daemon;
 mod digits;
 mod disk;
+mod follow;
 mod kubectl;
 mod network;
 mod recovery;
