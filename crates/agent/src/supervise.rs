@@ -165,6 +165,11 @@ impl<'a> Supervisor<'a> {
         if self.heard.hear_deferred(self.clock.now(), now_ms) {
             self.uplink.note(Urgency::Progress);
         }
+        self.report(now_ms);
+    }
+
+    /// Tells the node runtime what is due, if it listens.
+    fn report(&mut self, now_ms: u64) {
         let (containers, heard) = (&self.containers, &self.heard);
         let (uid, pid) = (&self.spec.pod.uid, self.pid);
         self.uplink.tend(now_ms, || AgentMessage {
@@ -320,6 +325,9 @@ impl<'a> Supervisor<'a> {
         }
         self.hear();
         let last_step = self.heard.finish(now);
+        // The last words of a program are often the ones that matter most.
+        self.uplink.note(Urgency::State);
+        self.report(now_ms);
         let mut exits = Vec::new();
         for index in 0..self.containers.len() {
             let is_ranked = self.containers[index].kind == ContainerKind::Main

@@ -29,7 +29,8 @@ pub(crate) struct Uplink {
     retry_at_ms: u64,
     retry_ms: u64,
     news: Option<Urgency>,
-    last_sent_ms: Option<u64>,
+    /// When progress was last sent for its own sake.
+    last_progress_ms: Option<u64>,
     unsent: Vec<u8>,
 }
 
@@ -41,7 +42,7 @@ impl Uplink {
             retry_at_ms: 0,
             retry_ms: RETRY_MS_MIN,
             news: Some(Urgency::State),
-            last_sent_ms: None,
+            last_progress_ms: None,
             unsent: Vec::new(),
         }
     }
@@ -60,7 +61,9 @@ impl Uplink {
             _ if !self.unsent.is_empty() => None,
             None => None,
             Some(Urgency::State) => Some(0),
-            Some(Urgency::Progress) => Some(self.last_sent_ms.map_or(0, |last| last + PROGRESS_INTERVAL_MS)),
+            Some(Urgency::Progress) => {
+                Some(self.last_progress_ms.map_or(0, |last| last + PROGRESS_INTERVAL_MS))
+            }
         }
     }
 
@@ -95,8 +98,10 @@ impl Uplink {
                 line.push(b'\n');
                 self.unsent = line;
             }
+            if self.news == Some(Urgency::Progress) {
+                self.last_progress_ms = Some(now_ms);
+            }
             self.news = None;
-            self.last_sent_ms = Some(now_ms);
         }
         self.flush(now_ms);
     }
@@ -183,7 +188,11 @@ mod tests {
         assert_eq!(uplink.deadline_ms(), None);
 
         uplink.note(Urgency::Progress);
-        assert_eq!(uplink.deadline_ms(), Some(50 + PROGRESS_INTERVAL_MS));
+        assert_eq!(uplink.deadline_ms(), Some(0), "the first progress is news");
+        uplink.tend(55, || message(2));
+        assert_eq!(read(&mut reader).pid, 2);
+        uplink.note(Urgency::Progress);
+        assert_eq!(uplink.deadline_ms(), Some(55 + PROGRESS_INTERVAL_MS));
         uplink.tend(60, || unreachable!("progress waits for its turn"));
         uplink.note(Urgency::State);
         uplink.tend(70, || message(3));
