@@ -6,6 +6,9 @@ use rustix::termios::isatty;
 use serde_json::Value;
 use std::io::{Write, stderr, stdout};
 
+/// Width of a terminal that does not tell its own, in columns.
+const WIDTH_DEFAULT: usize = 80;
+
 /// Writes a line of data. A closed pipe is no failure: whoever read has read enough.
 pub(crate) fn data(line: &str) {
     let mut out = stdout().lock();
@@ -147,9 +150,10 @@ impl StatusLine {
     /// Shows the line, cut to the width of the terminal.
     pub(crate) fn show(&mut self, line: &str) {
         if self.live {
-            let width =
-                rustix::termios::tcgetwinsize(stderr()).map_or(80, |size| usize::from(size.ws_col.max(20)));
-            let line: String = line.chars().take(width - 1).collect();
+            // A terminal that does not know its width says 0.
+            let width = rustix::termios::tcgetwinsize(stderr()).map_or(0, |size| usize::from(size.ws_col));
+            let width = if width == 0 { WIDTH_DEFAULT } else { width };
+            let line: String = line.chars().take(width.saturating_sub(1)).collect();
             let mut out = stderr().lock();
             let _ = write!(out, "\r\x1b[2K{line}").and_then(|()| out.flush());
             self.shown = true;
