@@ -6,8 +6,8 @@ use crate::error::{Error, Exit, Result, from_kube};
 use crate::streams;
 use k8s_openapi::api::core::v1::Pod as WirePod;
 use kube::api::{AttachParams, AttachedProcess, TerminalSize};
-use regatta_types::job::Job;
-use regatta_types::pod::Pod;
+use regatta_types::job::{Job, Launcher};
+use regatta_types::pod::{LaunchSpec, Pod};
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 use std::process::ExitCode;
 use tokio::io::{AsyncWriteExt, copy, stderr, stdin, stdout};
@@ -28,6 +28,7 @@ pub(crate) async fn exec(context: &Context<'_>, args: &Exec) -> Result<ExitCode>
     let terminal = isatty(std::io::stdin()) && isatty(std::io::stdout());
     let tty = args.tty || (shell && terminal);
     let command = if shell { SHELL.map(str::to_owned).to_vec() } else { args.command.clone() };
+    let command = as_rank(args.rank, streams::launch(pod).as_ref(), command);
     let parameters =
         AttachParams::default().stdin(args.stdin || shell || tty).stdout(true).stderr(!tty).tty(tty);
     let name = &pod.metadata.name;
@@ -44,6 +45,20 @@ pub(crate) async fn exec(context: &Context<'_>, args: &Exec) -> Result<ExitCode>
 fn holds(job: &Job, pod: &Pod, rank: u32) -> bool {
     let launch = streams::launch(pod).filter(|_| pod.status.phase == "Running");
     launch.is_some_and(|launch| streams::ranks(job, &launch).holds(rank))
+}
+
+/// The command with the variables in which the ranks of one slot differ: the API runs commands beside a pod, and knows
+/// no ranks.
+fn as_rank(rank: u32, launch: Option<&LaunchSpec>, command: Vec<String>) -> Vec<String> {
+    let Some(launch) = launch.filter(|launch| launch.procs > 1) else { return command };
+    let local = rank.saturating_sub(launch.first_rank.0);
+    let mut words = vec!["/usr/bin/env".to_owned()];
+    words.extend([format!("REGATTA_RANK={rank}"), format!("REGATTA_LOCAL_RANK={local}")]);
+    if launch.launcher == Launcher::Ranks {
+        words.extend([format!("RANK={rank}"), format!("LOCAL_RANK={local}")]);
+    }
+    words.extend(command);
+    words
 }
 
 async fn connect(mut process: AttachedProcess) -> Result<ExitCode> {
@@ -120,5 +135,26 @@ impl Drop for RawTerminal {
     fn drop(&mut self) {
         // Nothing can be done for a terminal that is gone.
         let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use regatta_types::Rank;
+
+    #[test]
+    fn a_command_knows_its_rank() {
+        let launch =
+            |launcher, procs| LaunchSpec { launcher, procs, first_rank: Rank(4), ..LaunchSpec::default() };
+        let check = |launch: LaunchSpec, expected: &str| {
+            assert_eq!(as_rank(5, Some(&launch), vec!["id".to_owned()]).join(" "), expected);
+        };
+        check(launch(Launcher::Ranks, 1), "id");
+        check(launch(Launcher::None, 2), "/usr/bin/env REGATTA_RANK=5 REGATTA_LOCAL_RANK=1 id");
+        check(
+            launch(Launcher::Ranks, 2),
+            "/usr/bin/env REGATTA_RANK=5 REGATTA_LOCAL_RANK=1 RANK=5 LOCAL_RANK=1 id",
+        );
     }
 }

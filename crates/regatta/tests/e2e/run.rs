@@ -83,13 +83,13 @@ fn a_failure_that_is_retried_keeps_the_logs_of_each_attempt() {
 #[test]
 fn exec_runs_beside_a_rank_with_its_environment() {
     let daemon = daemon().nodes(2, 1).start();
-    let mut run =
-        daemon.spawn(["run", "--nodes", "2", "--gpus", "1", "--name", "host", "--", "sh", "-c", FOREVER]);
+    let flags = ["run", "--nodes", "2", "--gpus", "1", "--procs-per-node", "2", "--name", "host"];
+    let mut run = daemon.spawn([&flags[..], &["--", "sh", "-c", FOREVER]].concat());
     daemon.api().wait_job("host", "running", |job| job.status.phase == JobPhase::Running);
-    run.wait_for("[worker-1 r1] ready");
-    let script = "echo $REGATTA_JOB $REGATTA_RANK $WORLD_SIZE; exit 7";
-    let exec = daemon.regatta(["exec", "host", "--rank", "1", "--", "sh", "-c", script]).expect_code(7);
-    assert_eq!(exec.stdout, "host 1 2\n");
+    run.wait_for("[worker-1 r3] ready");
+    let script = "echo $REGATTA_JOB $REGATTA_RANK $LOCAL_RANK $WORLD_SIZE; exit 7";
+    let exec = daemon.regatta(["exec", "host", "--rank", "3", "--", "sh", "-c", script]).expect_code(7);
+    assert_eq!(exec.stdout, "host 3 1 4\n");
     daemon.regatta(["exec", "host", "--rank", "9", "--", "true"]).expect_code(4).says(&["rank 9"]);
     daemon.regatta(["cancel", "host"]).ok();
     run.finish().expect_code(130);
