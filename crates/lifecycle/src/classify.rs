@@ -5,7 +5,7 @@
 //! (an ordinary exit code) waits [`LAST_CALL_MS`] for an earlier or clearer one, an end that cannot be one (a signal,
 //! memory, a missing command, a lost agent) is decided on at once.
 
-use crate::facts::{ContainerExit, PodFacts, PodPhase};
+use crate::facts::{ContainerExit, ContainerKind, PodFacts, PodPhase};
 use regatta_types::evidence::{ExitRecord, ProcessEnd, RankEnd};
 use regatta_types::reason::EndReason;
 use regatta_types::{Rank, Timestamp};
@@ -182,6 +182,7 @@ impl PodEnd<'_> {
 
     fn sentence(&self) -> String {
         let who = match (self.rank, self.exit) {
+            (_, Some(exit)) if exit.kind == ContainerKind::Init => format!("the {} step", exit.container),
             (Some(rank), Some(exit)) if exit.container != "main" && self.pod.exits.len() > 1 => {
                 format!("rank {rank} (container {})", exit.container)
             }

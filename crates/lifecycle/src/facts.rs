@@ -46,11 +46,22 @@ pub struct PodFacts {
     pub message: Option<String>,
 }
 
+/// Which part of a pod a container is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContainerKind {
+    /// It ran before the ranks, to prepare for them.
+    Init,
+    /// It is what the pod is for.
+    Main,
+}
+
 /// How one container ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerExit {
     /// Container.
     pub container: String,
+    /// Which part of the pod it is.
+    pub kind: ContainerKind,
     /// Exit code; 128 + signal for a signal.
     pub exit_code: i32,
     /// The signal that ended it.
@@ -86,6 +97,8 @@ impl From<&Pod> for PodFacts {
             // `Unknown` is absence of evidence: it is treated like a pod about which nothing new is known.
             _ => PodPhase::Pending,
         };
+        let init = &pod.status.init_container_statuses;
+        let init = init.iter().filter_map(|status| exit_of(status, ContainerKind::Init));
         Self {
             name: pod.metadata.name.clone(),
             uid: pod.metadata.uid(),
@@ -96,7 +109,9 @@ impl From<&Pod> for PodFacts {
             phase,
             terminating: pod.metadata.is_being_deleted(),
             started: phase == PodPhase::Running || (!main.is_empty() && main.iter().all(has_started)),
-            exits: pod.status.init_container_statuses.iter().chain(main).filter_map(exit_of).collect(),
+            exits: init
+                .chain(main.iter().filter_map(|status| exit_of(status, ContainerKind::Main)))
+                .collect(),
             reason: pod.status.reason.clone(),
             message: pod.status.message.clone(),
         }
@@ -120,7 +135,7 @@ impl PodFacts {
     }
 }
 
-fn exit_of(status: &ContainerStatus) -> Option<ContainerExit> {
+fn exit_of(status: &ContainerStatus, kind: ContainerKind) -> Option<ContainerExit> {
     let end = status.state.terminated.as_ref()?;
     let text = end.message.as_deref().unwrap_or_default();
     let (sentence, record) = match text.split_once('\n') {
@@ -133,6 +148,7 @@ fn exit_of(status: &ContainerStatus) -> Option<ContainerExit> {
     };
     Some(ContainerExit {
         container: status.name.clone(),
+        kind,
         exit_code: end.exit_code,
         signal: end.signal,
         reason: end.reason.clone(),

@@ -44,7 +44,7 @@ mod tests;
 
 pub use account::Prices;
 pub use decide::decide;
-pub use facts::{ContainerExit, PodFacts, PodPhase};
+pub use facts::{ContainerExit, ContainerKind, PodFacts, PodPhase};
 pub use pods::{hosts, pod_for};
 pub use start::{SlotAssignment, start, waiting};
 pub use step::{Action, EventKind, EventNote, Inputs, Shutdown, Step};

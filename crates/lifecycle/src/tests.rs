@@ -4,8 +4,8 @@ mod histories;
 
 use crate::step::{Action, EventNote, Inputs, Shutdown, Step};
 use crate::{
-    ContainerExit, PodFacts, PodPhase, Prices, SlotAssignment, decide, events, pod_for, start, verdict,
-    waiting,
+    ContainerExit, ContainerKind, PodFacts, PodPhase, Prices, SlotAssignment, decide, events, pod_for, start,
+    verdict, waiting,
 };
 use regatta_types::conditions;
 use regatta_types::evidence::{Checkpoint, ExitRecord, ProcessEnd, Progress, RankEnd};
@@ -191,6 +191,7 @@ impl Toy {
         pod.started = true;
         pod.exits = vec![ContainerExit {
             container: "main".into(),
+            kind: ContainerKind::Main,
             exit_code: end.exit_code(),
             signal: if let ProcessEnd::Signaled(signal) = end { Some(signal) } else { None },
             reason: if record.oom_killed { "OOMKilled" } else { "Error" }.into(),
@@ -325,6 +326,17 @@ fn ends_are_told_apart() {
     };
     check(ProcessEnd::Signaled(9), with_progress, EndReason::OutOfMemory, JobPhase::Running, 1);
     check(ProcessEnd::Signaled(15), |r| r.stop_requested = true, EndReason::PodDeleted, JobPhase::Running, 0);
+}
+
+#[test]
+fn a_failed_setup_is_told_as_such() {
+    let mut toy = Toy::running(1);
+    toy.end_with(0, ProcessEnd::Exited(4), |record| record.stderr_tail = "no such package\n".into());
+    toy.pods[0].exits[0].kind = ContainerKind::Init;
+    toy.pods[0].exits[0].container = "setup".into();
+    toy.settle();
+    let message = &toy.job.status.epochs[0].message;
+    assert_eq!(message, "the setup step of worker-0 on node-0 exited with 4: no such package");
 }
 
 #[test]
