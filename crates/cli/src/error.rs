@@ -21,6 +21,8 @@ pub enum Exit {
     TimedOut = 124,
     /// Interrupted; the job goes on.
     Interrupted = 130,
+    /// Whoever read the output has closed it; a job that was followed goes on.
+    PipeClosed = 141,
 }
 
 impl Exit {
@@ -37,6 +39,7 @@ impl Exit {
         (Self::Exists, "there is an unfinished job of that name already"),
         (Self::TimedOut, "the wait took longer than it was allowed to"),
         (Self::Interrupted, "interrupted; the job goes on"),
+        (Self::PipeClosed, "whoever read the output has closed it; a job that was followed goes on"),
     ];
 }
 

@@ -279,7 +279,12 @@ impl Follower {
         let (nobody, _) = mpsc::channel(1);
         self.sender = nobody;
         loop {
-            match tokio::time::timeout(LOGS_SILENT_MAX, messages.recv()).await {
+            let next = tokio::select! {
+                next = tokio::time::timeout(LOGS_SILENT_MAX, messages.recv()) => next,
+                // The job has ended; only reading on can be interrupted.
+                _ = tokio::signal::ctrl_c() => break,
+            };
+            match next {
                 Ok(Some(Message::Log(bytes))) => self.line.data_bytes(&bytes),
                 Ok(Some(Message::Trouble(sentence))) => self.line.talk(&sentence),
                 Ok(Some(_)) => {}

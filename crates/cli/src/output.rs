@@ -1,7 +1,7 @@
 //! What is written, and where: data on standard output, talk on standard error. Colour only on terminals.
 
 use crate::args::Format;
-use crate::error::{Error, Result};
+use crate::error::{Error, Exit, Result};
 use rustix::termios::isatty;
 use serde_json::Value;
 use std::io::{Write, stderr, stdout};
@@ -13,7 +13,7 @@ const WIDTH_DEFAULT: usize = 80;
 pub(crate) fn data(line: &str) {
     let mut out = stdout().lock();
     if writeln!(out, "{line}").is_err() {
-        std::process::exit(0);
+        std::process::exit(Exit::PipeClosed as i32);
     }
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn data(line: &str) {
 pub(crate) fn data_bytes(bytes: &[u8]) {
     let mut out = stdout().lock();
     if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
-        std::process::exit(0);
+        std::process::exit(Exit::PipeClosed as i32);
     }
 }
 

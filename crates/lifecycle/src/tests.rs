@@ -465,6 +465,32 @@ fn a_deleted_pod_forms_the_gang_anew() {
 }
 
 #[test]
+fn what_is_disturbed_at_once_again_and_again_waits_and_goes_on() {
+    let mut toy = Toy::running(1);
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        toy.pods.clear();
+        let failed_at = toy.now;
+        while let Some(until) = toy.settle() {
+            toy.now = until;
+        }
+        pauses.push(toy.now.since_ms(failed_at) / 1000);
+        toy.run_all();
+        toy.settle();
+        assert_eq!(toy.phase(), JobPhase::Running);
+    }
+    assert_eq!(pauses, [0, 5, 10, 20, 40, 80, 160, 300]);
+    toy.pass_ms(verdict::DISRUPTED_SOON_MS);
+    toy.pods.clear();
+    toy.settle();
+    assert_eq!(
+        toy.phase(),
+        JobPhase::Starting,
+        "an attempt that had run for a while is started anew at once"
+    );
+}
+
+#[test]
 fn owners_wishes_hold_in_every_phase() {
     for wish in ["cancel", "suspend", "delete"] {
         for phase in ["queued", "starting", "running", "backoff"] {

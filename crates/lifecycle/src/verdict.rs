@@ -18,6 +18,9 @@ pub const BACKOFF_MS_MIN: i64 = 5_000;
 /// Longest pause between attempts.
 pub const BACKOFF_MS_MAX: i64 = 300_000;
 
+/// An attempt that its surroundings end within this time counts as disturbed at once.
+pub const DISRUPTED_SOON_MS: i64 = 60_000;
+
 /// How long the next attempt waits after so many failures in a row without progress.
 pub fn backoff_ms(failures_without_progress: u32) -> i64 {
     match failures_without_progress {
@@ -108,9 +111,24 @@ pub(crate) fn judge(
     if charge == Charge::User {
         status.user_restarts += 1;
     }
-    let not_before = now.plus_ms(backoff_ms(status.failures_without_progress));
+    let in_a_row = status.failures_without_progress.max(disruptions_in_a_row(job, failure.reason, now));
+    let not_before = now.plus_ms(backoff_ms(in_a_row));
     let next = Next::Restart { resume, not_before };
     (Decision { reason: failure.reason, message: said.clone(), next, at: now }, charge)
+}
+
+/// How many attempts in a row, this one included, were soon ended by their surroundings. That charges nobody, and a job
+/// may be disturbed as often as it likes; but what ends every attempt at once must not start them as fast as it can.
+fn disruptions_in_a_row(job: &Job, reason: EndReason, now: Timestamp) -> u32 {
+    let disturbs = |reason: EndReason| matches!(reason, EndReason::NodeLost | EndReason::PodDeleted);
+    if !disturbs(reason) {
+        return 0;
+    }
+    let soon = |record: &&EpochRecord| {
+        record.failed_at.unwrap_or(now).since_ms(record.planned_at) < DISRUPTED_SOON_MS
+            && (record.epoch == job.status.epoch || record.reason.is_some_and(disturbs))
+    };
+    u32::try_from(job.status.epochs.iter().rev().take_while(soon).count()).unwrap_or(u32::MAX)
 }
 
 /// Who pays for a failure.

@@ -110,6 +110,11 @@ pub fn check_new_job(job: &Job) -> Result<(), Refusal> {
     if spec.checkpoint.as_ref().is_some_and(|checkpoint| !checkpoint.path.starts_with('/')) {
         return Err(Refusal::invalid("spec.checkpoint.path", "must be an absolute path"));
     }
+    check_limits(job)
+}
+
+fn check_limits(job: &Job) -> Result<(), Refusal> {
+    let spec = &job.spec;
     if spec.limits.runtime_seconds.is_some_and(|seconds| seconds <= 0) {
         return Err(Refusal::invalid("spec.limits.runtimeSeconds", "must be more than 0"));
     }
@@ -136,6 +141,7 @@ pub fn check_changed_job(old: &Job, new: &Job) -> Result<(), Refusal> {
             "cannot be changed once the job exists; submit a new job instead",
         ));
     }
+    check_limits(new)?;
     if old.spec.cancel && !new.spec.cancel {
         return Err(Refusal::invalid(
             "spec.cancel",

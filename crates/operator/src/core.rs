@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const RETRY_MS_MIN: i64 = 100;
 /// Longest pause after writes that keep failing.
 const RETRY_MS_MAX: i64 = 30_000;
-/// How many uids of deleted pods are remembered, so that a late answer cannot bring one back.
+/// How many uids of deleted pods and jobs are remembered, so that a late answer cannot bring one back.
 const TOMBSTONES_MAX: usize = 10_000;
 /// How many checkpoints heard of since the last status write are kept for one job.
 const LIVE_CHECKPOINTS_MAX: usize = 16;
@@ -226,7 +226,9 @@ impl Core {
     /// The earliest time at which [`Core::step`] has something to do although nothing happens.
     pub fn next_wake(&self) -> Option<Timestamp> {
         let idle = |key: &Key| self.jobs.get(key).is_some_and(JobEntry::is_idle);
-        self.wakes.iter().find(|(_, key)| idle(key)).map(|(at, _)| *at)
+        let job = self.wakes.iter().find(|(_, key)| idle(key)).map(|(at, _)| *at);
+        let plan = if self.is_synced() && !self.shutting_down { self.planning.next_wake() } else { None };
+        job.into_iter().chain(plan).min()
     }
 
     /// Takes in what happened.
@@ -292,6 +294,7 @@ impl Core {
                 if self.jobs.get(&key).is_some_and(|entry| entry.job.metadata.uid == job.metadata.uid) {
                     self.job_gone(&key);
                 }
+                self.bury(job.metadata.uid());
             }
         }
     }
@@ -299,6 +302,9 @@ impl Core {
     fn job_seen(&mut self, job: Job) {
         let key = Key::of(&job.metadata);
         let version = version_of(&job.metadata);
+        if self.tombstones.contains(&job.metadata.uid()) {
+            return;
+        }
         match self.jobs.get_mut(&key) {
             Some(entry) if entry.job.metadata.uid == job.metadata.uid => {
                 if version <= entry.version {
@@ -464,6 +470,8 @@ impl Core {
             && !entry.live_bad_checkpoints.contains(&path)
         {
             entry.live_bad_checkpoints.push(path);
+            let excess = entry.live_bad_checkpoints.len().saturating_sub(LIVE_CHECKPOINTS_MAX);
+            entry.live_bad_checkpoints.drain(..excess);
             self.dirty.insert(key);
         }
     }
@@ -499,7 +507,7 @@ impl Core {
             Outcome::JobChanged { key, result } => {
                 self.end_effect(&key, &result, now);
             }
-            Outcome::PodBound { uid, result } => self.planning.bind_settled(&uid, &result),
+            Outcome::PodBound { uid, result } => self.planning.bind_settled(&uid, &result, now),
             Outcome::BarePodTouched { uid, result } => {
                 if let Err(error) = result {
                     tracing::debug!(%error, %uid, "the pod was not changed");
@@ -625,7 +633,12 @@ impl Core {
                 // A pod that cannot be seen is only counted as gone after a fresh look.
                 let decided_now = status.decision.is_some() && status.decision != entry.job.status.decision;
                 let gone = status.decision.as_ref().is_some_and(|d| d.reason == EndReason::PodDeleted);
-                let verify = if decided_now && gone { missing_pods(&entry.job, &pods) } else { Vec::new() };
+                // Nor may a new epoch start, or resources be given back, beside a pod that nobody has heard of yet.
+                let left = entry.job.status.phase == JobPhase::Stopping
+                    && status.phase != JobPhase::Stopping
+                    && !status.phase.is_terminal();
+                let verify =
+                    if left || (decided_now && gone) { missing_pods(&entry.job, &pods) } else { Vec::new() };
                 write(entry, *status, events, records, verify, now, effects);
             }
             Step::Act { actions } => act(entry, key, actions, effects),

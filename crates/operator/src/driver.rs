@@ -158,6 +158,8 @@ impl Operator {
             self.answer_waiters();
         }
         informers.abort_all();
+        // Nobody reads any more, so nobody may wait for room: effects under way end by telling their outcome.
+        self.messages.close();
         while effects.join_next().await.is_some() {}
     }
 

@@ -17,6 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How much work one plan may do, in the planner's own steps; what is left is planned in the next round.
 const PLAN_STEPS_MAX: u64 = 2_000_000;
 
+/// Pause before a bare pod whose binding failed is planned again.
+const BIND_RETRY_MS: i64 = 1_000;
+
 /// What a gang is to the planner.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GangKey {
@@ -54,6 +57,11 @@ pub(crate) struct Planned {
 pub(crate) struct Planning {
     pub(crate) world: World,
     due: bool,
+    /// Whether the last plan left gangs for the next one.
+    is_incomplete: bool,
+    queues: BTreeSet<String>,
+    /// Bare pods whose binding failed, and when they may be planned again.
+    refused: BTreeMap<Uid, Timestamp>,
     nodes: BTreeMap<String, Node>,
     /// What the planner was last told of each gang.
     told: BTreeMap<GangId, (GangFacts, Option<Vec<String>>)>,
@@ -116,12 +124,23 @@ impl Planning {
         };
         match change {
             Change::Reset(queues) => {
+                let present: BTreeSet<String> =
+                    queues.iter().map(|queue| queue.metadata.name.clone()).collect();
+                for gone in std::mem::replace(&mut self.queues, present.clone()).difference(&present) {
+                    self.tell(Delta::QueueRemove(gone.clone()));
+                }
                 for queue in queues {
                     self.tell(seen(queue));
                 }
             }
-            Change::Applied(queue) => self.tell(seen(queue)),
-            Change::Deleted(queue) => self.tell(Delta::QueueRemove(queue.metadata.name)),
+            Change::Applied(queue) => {
+                self.queues.insert(queue.metadata.name.clone());
+                self.tell(seen(queue));
+            }
+            Change::Deleted(queue) => {
+                self.queues.remove(&queue.metadata.name);
+                self.tell(Delta::QueueRemove(queue.metadata.name));
+            }
         }
     }
 
@@ -206,24 +225,45 @@ impl Planning {
     fn forget_waiting(&mut self, uid: &Uid) {
         self.bare.remove(uid);
         self.explained.remove(uid);
+        self.refused.remove(uid);
         self.remove(&GangKey::Pod(uid.clone()));
     }
 
     /// A binding has been answered. A refused one is taken back; a made one shows in the pod.
-    pub(crate) fn bind_settled(&mut self, uid: &Uid, result: &Result<(), ApiError>) {
-        if let Err(error) = result {
-            tracing::warn!(%error, %uid, "the pod was not bound");
-            self.tell(Delta::GangUnplaced(GangKey::Pod(uid.clone()).id()));
+    pub(crate) fn bind_settled(&mut self, uid: &Uid, result: &Result<(), ApiError>, now: Timestamp) {
+        if let Err(error) = result
+            && self.bare.contains_key(uid)
+        {
+            tracing::warn!(%error, %uid, "the pod was not bound; trying again");
+            self.refused.insert(uid.clone(), now.plus_ms(BIND_RETRY_MS));
+        }
+    }
+
+    /// When to plan again although nothing happens.
+    pub(crate) fn next_wake(&self) -> Option<Timestamp> {
+        let at_once = self.is_incomplete.then(Timestamp::default);
+        self.refused.values().copied().chain(at_once).min()
+    }
+
+    /// Tells the planner of bare pods that may be bound again.
+    fn retry_binds(&mut self, now: Timestamp) {
+        let due: Vec<Uid> =
+            self.refused.iter().filter(|(_, at)| **at <= now).map(|(uid, _)| uid.clone()).collect();
+        for uid in due {
+            self.refused.remove(&uid);
+            self.tell(Delta::GangUnplaced(GangKey::Pod(uid).id()));
         }
     }
 
     /// Plans, when anything has changed since the last plan.
     pub(crate) fn plan(&mut self, now: Timestamp) -> Option<Planned> {
+        self.retry_binds(now);
         if !std::mem::take(&mut self.due) {
             return None;
         }
         let plan = self.world.plan(now, Budget { steps: PLAN_STEPS_MAX });
         self.due = !plan.complete;
+        self.is_incomplete = !plan.complete;
         let mut planned = Planned::default();
         for start in plan.starts {
             match GangKey::parse(&start.gang) {

@@ -1,5 +1,6 @@
 //! Answers "what would happen": the planner asked without changing anything.
 
+use crate::admission;
 use crate::core::{Core, Key};
 use crate::planning::{GangKey, gang_of_job};
 use regatta_planner::Preview;
@@ -39,6 +40,12 @@ impl Core {
         };
         let gang = gang_of_job(&meta, spec);
         let mut status = JobPreviewStatus { gpus: gpus(spec), ..JobPreviewStatus::default() };
+        let job = Job { metadata: meta, spec: spec.clone(), ..Job::default() };
+        if let Err(refusal) = admission::check_new_job(&job) {
+            status.verdict = Verdict::Refused;
+            status.message = refusal.to_string();
+            return status;
+        }
         match self.planning.world.preview(&gang) {
             Preview::Starts { placement } => {
                 status.verdict = Verdict::Starts;

@@ -115,6 +115,11 @@ pub enum Error {
         /// Why it failed.
         source: std::io::Error,
     },
+    /// A part of the daemon ended although nobody asked it to.
+    #[error(
+        "a part of the daemon ended by itself; what runs goes on, start the daemon again to take it over"
+    )]
+    PartEnded,
     /// The operator has stopped by itself.
     #[error("the operator stopped before it was ready")]
     Operator,
@@ -148,8 +153,7 @@ pub fn run(options: &DaemonOptions) -> Result<(), Error> {
         if detached {
             say_ready()?;
         }
-        daemon.run().await;
-        Ok(())
+        daemon.run().await
     })
 }
 
@@ -176,6 +180,8 @@ pub struct Daemon {
 struct Stop {
     /// Asks the daemon to end.
     asked: CancellationToken,
+    /// Says that a part has ended, which none does before it is told to.
+    part_ended: CancellationToken,
     http: CancellationToken,
     operator: CancellationToken,
     node: CancellationToken,
@@ -210,6 +216,7 @@ impl Daemon {
             Operator::new(Options { cluster, clock: clock.clone(), run_log: runs.clone() });
         let stop = Stop {
             asked: CancellationToken::new(),
+            part_ended: CancellationToken::new(),
             http: CancellationToken::new(),
             operator: CancellationToken::new(),
             node: CancellationToken::new(),
@@ -228,10 +235,10 @@ impl Daemon {
         let routes = router(engine, http_options);
         admission.set_node(node.clone());
         let tasks = Tasks {
-            http: tokio::spawn(serve_until(listener, tls, routes, stop.http.clone())),
-            operator: tokio::spawn(operator.run(stop.operator.clone())),
-            node: tokio::spawn(run_node(node, stop.node.clone())),
-            reports: tokio::spawn(pass_on(reports, handle.clone(), runs)),
+            http: part(&stop.part_ended, serve_until(listener, tls, routes, stop.http.clone())),
+            operator: part(&stop.part_ended, operator.run(stop.operator.clone())),
+            node: part(&stop.part_ended, run_node(node, stop.node.clone())),
+            reports: part(&stop.part_ended, pass_on(reports, handle.clone(), runs)),
         };
         handle.synced().await.map_err(|_| Error::Operator)?;
         admission.set_operator(handle.clone());
@@ -241,19 +248,26 @@ impl Daemon {
     }
 
     /// Serves until a signal or a request asks it to stop.
-    pub async fn run(self) {
+    ///
+    /// # Errors
+    /// When a part ended by itself; the next daemon takes everything over.
+    pub async fn run(self) -> Result<(), Error> {
         let (Ok(mut terminate), Ok(mut interrupt)) =
             (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
         else {
             tracing::error!("signals cannot be received; stopping");
-            return self.shut_down().await;
+            self.shut_down().await;
+            return Ok(());
         };
+        let mut broken = false;
         tokio::select! {
             _ = terminate.recv() => tracing::info!("asked to stop by a signal; what runs goes on and is adopted by the next daemon"),
             _ = interrupt.recv() => tracing::info!("interrupted; what runs goes on and is adopted by the next daemon"),
             () = self.stop.asked.cancelled() => tracing::info!("asked to stop"),
+            () = self.stop.part_ended.cancelled() => broken = true,
         }
         self.shut_down().await;
+        if broken { Err(Error::PartEnded) } else { Ok(()) }
     }
 
     /// Stops every part in order. Pods run on.
@@ -370,6 +384,15 @@ fn node_options(
     })
 }
 
+/// Runs one part; its end, also by a panic, is told.
+fn part(ended: &CancellationToken, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    let told = ended.clone().drop_guard();
+    tokio::spawn(async move {
+        let _told = told;
+        work.await;
+    })
+}
+
 async fn serve_until(
     listener: TcpListener,
     tls: regatta_apiserver::TlsConfig,
@@ -438,11 +461,15 @@ fn control_routes(operator: Handle, stop: CancellationToken) -> axum::Router {
                 return (StatusCode::BAD_REQUEST, message).into_response();
             }
         };
-        if request.jobs == JobsAtShutdown::Stop {
-            // A stopped operator has nothing left to drain.
-            let _ = operator.drain().await;
-        }
-        stop.cancel();
+        // A task of its own: who asked may go away, and a drain that is half done must not be left behind.
+        let ended = tokio::spawn(async move {
+            if request.jobs == JobsAtShutdown::Stop {
+                // A stopped operator has nothing left to drain.
+                let _ = operator.drain().await;
+            }
+            stop.cancel();
+        });
+        let _ = ended.await;
         ([(header::CONTENT_TYPE, "application/json")], r#"{"stopping":true}"#).into_response()
     };
     axum::Router::new().route("/regatta/v1/shutdown", post(shut_down))

@@ -24,6 +24,10 @@ use tokio::sync::watch;
 
 /// API group of run records.
 pub const GROUP: &str = "runs.regatta.dev";
+/// Ends the key of a run's progress.
+const PROGRESS: &str = "_progress";
+/// How many records are kept; beyond it those of the oldest runs that have ended are removed when the daemon starts.
+const RUNS_KEPT_MAX: usize = 5_000;
 /// How often the progress of one run is recorded at most, in milliseconds.
 const PROGRESS_RECORD_INTERVAL_MS: i64 = 1000;
 
@@ -44,7 +48,32 @@ struct Live {
 impl Runs {
     /// Records kept in `log`.
     pub fn new(log: AppendLog, clock: Arc<dyn Clock>) -> Self {
-        Self { log, clock, live: Mutex::default() }
+        let runs = Self { log, clock, live: Mutex::default() };
+        runs.forget_oldest(RUNS_KEPT_MAX);
+        runs
+    }
+
+    /// Removes the records of the oldest runs that have ended, so that at most `kept` are left.
+    fn forget_oldest(&self, kept: usize) {
+        let Ok(all) = self.runs(None) else { return };
+        let excess = all.len().saturating_sub(kept);
+        if excess == 0 {
+            return;
+        }
+        let ended = all.into_iter().filter_map(|run| {
+            let entries = self.entries(&run).ok()?;
+            let ended = entries.iter().any(|entry| matches!(entry.fact, RunFact::Finished { .. }));
+            Some((entries.first()?.at, run)).filter(|_| ended)
+        });
+        let mut ended: Vec<(Timestamp, RunKey)> = ended.collect();
+        ended.sort();
+        for (_, run) in ended.into_iter().take(excess) {
+            for key in [log_key(&run), progress_key(&run)] {
+                if let Err(error) = self.log.remove(&key) {
+                    tracing::warn!(%error, run = %run.name, "the record of an old run was not removed");
+                }
+            }
+        }
     }
 
     fn live(&self) -> MutexGuard<'_, BTreeMap<RunKey, Live>> {
@@ -77,7 +106,11 @@ impl Runs {
 
     fn write(&self, run: &RunKey, entry: &RunEntry) {
         let line = serde_json::to_string(entry).expect("invariant: a fact can be written as JSON");
-        if let Err(error) = self.log.append(&log_key(run), &line) {
+        let key = match entry.fact {
+            RunFact::Progress { .. } => progress_key(run),
+            _ => log_key(run),
+        };
+        if let Err(error) = self.log.append(&key, &line) {
             tracing::warn!(%error, run = %run.name, "a fact of a run was not recorded");
         }
     }
@@ -90,12 +123,14 @@ impl Runs {
     }
 
     fn entries(&self, run: &RunKey) -> Result<Vec<RunEntry>, ApiError> {
-        let lines = self
-            .log
-            .read(&log_key(run))
-            .map_err(|e| ApiError::internal(format!("cannot read the record of run {}: {e}", run.name)))?;
+        let fail = |e| ApiError::internal(format!("cannot read the record of run {}: {e}", run.name));
+        let mut lines = self.log.read(&log_key(run)).map_err(fail)?;
+        lines.extend(self.log.read(&progress_key(run)).map_err(fail)?);
         // A line of a later version may hold a fact that this one does not know; the rest is still worth reading.
-        Ok(once_each(lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect()))
+        let mut entries: Vec<RunEntry> =
+            lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        entries.sort_by_key(|entry| entry.at);
+        Ok(once_each(entries))
     }
 
     /// The run of this name: the one with `uid`, or else the newest.
@@ -155,8 +190,16 @@ fn log_key(run: &RunKey) -> String {
     format!("{}_{}_{}", run.namespace, run.name, run.uid)
 }
 
+/// Progress has a log of its own: it is thinned out when it grows, the facts that say where logs are must not be.
+fn progress_key(run: &RunKey) -> String {
+    format!("{}{PROGRESS}", log_key(run))
+}
+
 /// Namespaces and names have no underscore in them (RFC 1123), so the key can be taken apart again.
 fn parse_log_key(key: &str) -> Option<RunKey> {
+    if key.ends_with(PROGRESS) {
+        return None;
+    }
     let mut parts = key.splitn(3, '_');
     let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);
     Some(RunKey { namespace: namespace.to_owned(), name: name.to_owned(), uid: Uid::from(uid) })
@@ -417,8 +460,32 @@ mod tests {
     }
 
     #[test]
+    fn the_oldest_ended_runs_are_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = AppendLog::open(directory.path()).unwrap();
+        let runs = Runs::new(log, Arc::new(regatta_types::SystemClock));
+        let run = |name: &str| RunKey { namespace: "default".into(), name: name.into(), uid: Uid::from("u") };
+        let finished = || RunFact::Finished {
+            phase: JobPhase::Succeeded,
+            reason: None,
+            usage: regatta_types::job::Usage::default(),
+        };
+        for (name, at_ms) in [("old", 1), ("running", 2), ("new", 3)] {
+            runs.append(&run(name), &at(at_ms, RunFact::Running { epoch: Epoch(1) }));
+            runs.append(&run(name), &at(at_ms, RunFact::Progress { progress: Progress::default() }));
+        }
+        runs.append(&run("old"), &at(4, finished()));
+        runs.append(&run("new"), &at(5, finished()));
+        assert_eq!(runs.entries(&run("old")).unwrap().len(), 3, "progress is part of the record");
+        runs.forget_oldest(2);
+        let left: Vec<String> = runs.runs(None).unwrap().into_iter().map(|run| run.name).collect();
+        assert_eq!(left, ["new", "running"]);
+    }
+
+    #[test]
     fn keys_can_be_taken_apart() {
         let run = RunKey { namespace: "team-a".into(), name: "digits".into(), uid: Uid::from("1-2") };
+        assert_eq!(parse_log_key(&progress_key(&run)), None);
         assert_eq!(parse_log_key(&log_key(&run)), Some(run));
         assert_eq!(parse_log_key("no-underscore"), None);
     }

@@ -214,7 +214,7 @@ fn env(manifest: &Manifest, place: &Place, problems: &mut Problems) -> Vec<EnvVa
     };
     let mut env: Vec<EnvVar> = taken_along.map(plain).collect();
     for (name, value) in &manifest.env {
-        if name.is_empty() || name.contains(['=', '\0']) {
+        if name.is_empty() || name.contains(|c: char| c == '=' || c.is_whitespace() || c.is_control()) {
             problems.add(format!("env: {name:?} is not the name of a variable"));
         }
         env.push(EnvVar { name: name.clone(), value: Some(literal(&value.0)), value_from: None });

@@ -7,6 +7,7 @@ use crate::error::{Error, Exit, Result};
 use crate::manifest::Runtime;
 use crate::output::{ask, can_ask, talk};
 use regatta_types::job::Job;
+use regatta_types::pod::Pod;
 use regatta_types::resource;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -28,8 +29,14 @@ pub(crate) async fn down(context: &Context<'_>, args: &Down) -> Result<ExitCode>
     }
     let api = context.api().await?;
     let jobs: Vec<Job> = items(api.list(&resource::JOBS, ListScope::Everywhere, "").await?);
-    let running: Vec<String> =
+    let mut running: Vec<String> =
         jobs.iter().filter(|job| job.status.phase.holds_resources()).map(|job| job.metadata.key()).collect();
+    let pods: Vec<Pod> = items(api.list(&resource::PODS, ListScope::Everywhere, "").await?);
+    let bare = pods.iter().filter(|pod| {
+        let of_job = pod.metadata.owner_references.iter().any(|owner| owner.kind == "Job");
+        !of_job && !pod.is_finished() && pod.spec.node_name.is_some()
+    });
+    running.extend(bare.map(|pod| format!("pod {} (ends for good)", pod.metadata.key())));
     if !running.is_empty() && !args.keep_jobs && !args.yes {
         confirm(&running)?;
     }
@@ -55,9 +62,7 @@ pub(crate) async fn down(context: &Context<'_>, args: &Down) -> Result<ExitCode>
 }
 
 fn confirm(running: &[String]) -> Result<()> {
-    let count = running.len();
-    let what = if count == 1 { "1 job is running".to_owned() } else { format!("{count} jobs are running") };
-    let sentence = format!("{what} ({})", running.join(", "));
+    let sentence = format!("still running: {}", running.join(", "));
     if can_ask() {
         if ask(&format!("{sentence}. Stop and queue again?")) {
             return Ok(());

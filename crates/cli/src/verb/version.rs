@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 
 pub(crate) async fn version(context: &Context<'_>, args: Output) -> Result<ExitCode> {
-    let versions = json!({"client": env!("CARGO_PKG_VERSION"), "server": server(context).await?});
+    let versions =
+        json!({"name": "regatta", "client": env!("CARGO_PKG_VERSION"), "server": server(context).await?});
     let table = || {
         let mut table = Table::new(&["PART", "VERSION"]);
         for part in ["client", "server"] {

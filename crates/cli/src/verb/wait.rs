@@ -22,19 +22,30 @@ pub(crate) async fn wait(context: &Context<'_>, args: &Wait) -> Result<ExitCode>
     let job = api.job(&args.job).await?;
     let done = |job: &Job| {
         let phase = job.status.phase;
-        phase.is_terminal() || (args.for_ == WaitFor::Running && phase == JobPhase::Running)
+        phase.is_terminal()
+            || phase == JobPhase::Suspended
+            || (args.for_ == WaitFor::Running && phase == JobPhase::Running)
     };
     let waiting = until(&api, &job, done);
     let job = match timeout {
         None => waiting.await?,
         Some(seconds) => {
             let limit = Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX));
-            tokio::time::timeout(limit, waiting).await.map_err(|_| {
-                let sentence = format!("job {} is {} after {seconds} s", args.job, job.status.phase.as_str());
-                Error::new(Exit::TimedOut, sentence).fix(format!("regatta why {}", args.job))
-            })??
+            match tokio::time::timeout(limit, waiting).await {
+                Ok(ended) => ended?,
+                Err(_) => {
+                    let phase = api.job(&args.job).await?.status.phase;
+                    let sentence = format!("job {} is {} after {seconds} s", args.job, phase.as_str());
+                    return Err(Error::new(Exit::TimedOut, sentence).fix(format!("regatta why {}", args.job)));
+                }
+            }
         }
     };
     talk(&format!("{} {}", args.job, job.status.phase.as_str().to_lowercase()));
-    Ok(if job.status.phase.is_terminal() { exit_code(&job) } else { ExitCode::SUCCESS })
+    Ok(match job.status.phase {
+        // As `run` ends when its job is suspended: it has not done what it was for.
+        JobPhase::Suspended => ExitCode::from(Exit::Failure as u8),
+        phase if phase.is_terminal() => exit_code(&job),
+        _ => ExitCode::SUCCESS,
+    })
 }

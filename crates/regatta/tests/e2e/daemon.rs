@@ -139,3 +139,26 @@ fn down_never_stops_a_job_by_accident() {
     });
     assert_eq!(job.status.user_restarts, 0);
 }
+
+#[test]
+fn down_does_not_end_a_bare_pod_unasked() {
+    let daemon = daemon().start();
+    let container = json!({"name": "main", "image": "x", "command": ["sleep", "100000"]});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alone"}, "spec": {"containers": [container]}});
+    daemon.api().request::<serde_json::Value>("POST", "/api/v1/namespaces/default/pods", &pod).unwrap();
+    daemon.api().wait_pod("alone", "running", |pod| pod["status"]["phase"] == "Running");
+    daemon.regatta(["down"]).expect_code(3).says(&["pod default/alone (ends for good)", "--yes"]);
+    daemon.api().wait_pod("alone", "still running", |pod| pod["status"]["phase"] == "Running");
+    daemon.regatta(["down", "--yes"]).ok();
+}
+
+#[test]
+fn limits_are_checked_when_they_change_too() {
+    let daemon = daemon().start();
+    daemon.script(&["--detach", "--name", "limited"], FOREVER).status().unwrap();
+    let patch = json!({"spec": {"limits": {"runtimeSeconds": 0}}});
+    let path = "/apis/regatta.dev/v1alpha1/namespaces/default/jobs/limited";
+    let refusal = daemon.api().request::<serde_json::Value>("PATCH", path, &patch).unwrap_err();
+    assert_eq!(refusal.code, 422, "{refusal:?}");
+    daemon.regatta(["cancel", "limited"]).ok();
+}

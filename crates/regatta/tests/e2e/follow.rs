@@ -77,3 +77,18 @@ fn a_name_can_be_used_again_once_its_job_has_ended() {
     daemon.run_script(&["--name", "busy"], "echo 2").expect_code(6).says(&["busy", "regatta cancel busy"]);
     daemon.regatta(["cancel", "busy"]).ok();
 }
+
+#[test]
+fn a_reader_that_leaves_is_no_success_of_the_job() {
+    let daemon = daemon().start();
+    let script = "while :; do echo line; done";
+    let mut command = daemon.script(&["--name", "endless"], script);
+    let mut child =
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    // Reading one line and closing, as `head -1` does.
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+        .unwrap();
+    assert_eq!((line.as_str(), child.wait().unwrap().code()), ("line\n", Some(141)));
+    daemon.regatta(["cancel", "endless"]).ok();
+}
