@@ -370,7 +370,9 @@ fn fail(inputs: &Inputs<'_>, own: &[&PodFacts], failure: &Failure) -> Step {
         record.blamed_node.clone_from(&failure.node);
         record.exit.clone_from(&failure.record);
         record.charged_to_user = charge == Charge::User;
-        record.failed_at = Some(if failure.at <= inputs.now { failure.at } else { inputs.now });
+        let failed_at = if failure.at <= inputs.now { failure.at } else { inputs.now };
+        record.failed_at = Some(failed_at);
+        record.running_at = record.running_at.map(|at| at.min(failed_at));
     }
     stop_with(inputs, own, status, decision, events)
 }
@@ -461,6 +463,8 @@ fn succeed(inputs: &Inputs<'_>, own: &[&PodFacts]) -> Step {
     if let Some(record) = current(&mut status) {
         record.running_at.get_or_insert(started_at.max(record.planned_at));
         record.failed_at = Some(ended_at);
+        // A short attempt may be seen to run only after it has ended.
+        record.running_at = record.running_at.map(|at| at.min(ended_at));
         record.last_step = last_step;
         record.reason = Some(EndReason::Completed);
         record.message = format!("all {} slots exited with 0", own.len());
