@@ -144,6 +144,12 @@ impl DataDir {
         }
     }
 
+    /// Whether a daemon has the lock. Looking takes it for an instant, for which a daemon that starts tries again.
+    fn is_locked(&self) -> bool {
+        let file = open(self.root.join("daemon.lock"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        file.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+    }
+
     /// Writes `content` whole or not at all, readable by its owner only.
     ///
     /// # Errors
@@ -207,7 +213,9 @@ impl DataDir {
     /// The daemon that serves this directory, if one is alive. What a dead one left, or an unreadable file, is none.
     pub fn daemon(&self) -> Option<DaemonInfo> {
         let file: DaemonFile = serde_json::from_slice(&fs::read(self.daemon_file()).ok()?).ok()?;
-        let alive = file.boot_id == boot_id() && start_time_ticks(file.pid) == Some(file.start_time_ticks);
+        let same = file.boot_id == boot_id() && start_time_ticks(file.pid) == Some(file.start_time_ticks);
+        // A process that was killed is listed for a moment longer than it holds its lock.
+        let alive = same && self.is_locked();
         alive.then_some(DaemonInfo { pid: file.pid, address: file.address, version: file.version })
     }
 }
@@ -236,7 +244,12 @@ mod tests {
         let temporary = tempfile::tempdir().unwrap();
         let dir = DataDir::create(&temporary.path().join("home")).unwrap();
         assert_eq!(dir.daemon(), None);
+        let lock = dir.lock().unwrap();
         let info = dir.announce("127.0.0.1:7000".parse().unwrap()).unwrap();
+        assert_eq!(dir.daemon(), Some(info.clone()));
+        drop(lock);
+        assert_eq!(dir.daemon(), None, "who has no lock is no daemon any more");
+        let _lock = dir.lock().unwrap();
         assert_eq!(dir.daemon(), Some(info));
         let content = fs::read_to_string(dir.daemon_file()).unwrap();
         let other_start = content.replace("startTimeTicks\":", "startTimeTicks\":9");

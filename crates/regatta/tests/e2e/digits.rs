@@ -15,7 +15,7 @@ const STEPS_PER_EPOCH: u64 = 22;
 /// How far two weights may be apart.
 const WEIGHTS_APART_MAX: f64 = 1e-5;
 
-fn python() -> Option<PathBuf> {
+pub(crate) fn python() -> Option<PathBuf> {
     let python = std::env::var_os("REGATTA_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
     let imports = Command::new(&python).args(["-c", "import torch, numpy, sklearn"]).output().ok()?;
     imports.status.success().then_some(python)

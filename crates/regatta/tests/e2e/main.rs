@@ -8,6 +8,7 @@ mod daemon;
 mod digits;
 mod disk;
 mod follow;
+mod hardware;
 mod kubectl;
 mod network;
 mod recovery;
