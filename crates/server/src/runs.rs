@@ -237,6 +237,8 @@ fn once_each(entries: Vec<RunEntry>) -> Vec<RunEntry> {
 
 fn summary(run: &RunKey, entries: &[RunEntry]) -> Value {
     let mut summary = json!({
+        "apiVersion": "runs.regatta.dev/v1alpha1", "kind": "Run",
+        "metadata": {"name": run.name, "namespace": run.namespace, "uid": run.uid},
         "name": run.name, "namespace": run.namespace, "uid": run.uid, "phase": "Queued", "epochs": 0,
     });
     for entry in entries {

@@ -76,6 +76,9 @@ fn objects_are_applied_and_waited_for() {
     kubectl!(daemon, "create", "configmap", "settings", "--from-literal=rate=3").ok();
     kubectl!(daemon, "get", "configmap", "settings", "-o", "jsonpath={.data.rate}").ok().prints(&["3"]);
     kubectl!(daemon, "get", "events").ok().prints(&["applied"]);
+    kubectl!(daemon, "get", "runs.runs.regatta.dev", "-o", "name")
+        .ok()
+        .prints(&["run.runs.regatta.dev/applied"]);
     unknown_fields_are_told(&daemon);
 }
 
