@@ -1,8 +1,7 @@
 //! Which ranks a job's slots have, by the rule that the operator launches them by. Pure.
 
-use regatta_types::job::{Job, Launcher, Role};
-use regatta_types::launch::{Distributed, resolve};
-use regatta_types::pod::ResourceTotals;
+use regatta_types::job::Job;
+use regatta_types::launch::{RoleLaunch, of_role};
 
 /// The ranks of one slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +26,7 @@ pub(crate) fn of_job(job: &Job) -> Vec<SlotRanks> {
     let mut slots = Vec::new();
     let mut first = 0_u32;
     for role in &job.spec.roles {
-        let (procs, ranks) = of_role(job, role);
+        let RoleLaunch { procs, ranks, .. } = of_role(job, role);
         for slot in 0..role.replicas {
             slots.push(SlotRanks { role: role.name.clone(), slot, first, procs, ranks });
             first = first.saturating_add(ranks);
@@ -36,25 +35,10 @@ pub(crate) fn of_job(job: &Job) -> Vec<SlotRanks> {
     slots
 }
 
-fn of_role(job: &Job, role: &Role) -> (u32, u32) {
-    let container = role.template.spec.containers.first();
-    let argv: Vec<&str> =
-        container.into_iter().flat_map(|c| c.command.iter().chain(&c.args)).map(String::as_str).collect();
-    let gpus = u32::try_from(ResourceTotals::of(&role.template.spec).gpu_milli / 1000).unwrap_or(0);
-    let alone = gpus == 0 && role.procs_per_node.is_none() && job.slots() <= 1;
-    let distributed = if alone { Distributed::No } else { Distributed::Yes };
-    match resolve(job.spec.launcher, &argv, distributed) {
-        Launcher::Torchrun => (1, role.procs_per_node.unwrap_or(gpus).max(1)),
-        _ => {
-            let procs = role.procs_per_node.unwrap_or(1).max(1);
-            (procs, procs)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use regatta_types::job::Role;
     use regatta_types::pod::Container;
 
     #[test]

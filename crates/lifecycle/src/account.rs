@@ -1,6 +1,6 @@
 //! Resource time and money: whole milliseconds and millionths, so that sums are exact.
 
-use regatta_types::job::{EpochRecord, Job, Usage};
+use regatta_types::job::{EpochRecord, Job, JobSpec, Usage};
 use regatta_types::pod::ResourceTotals;
 use regatta_types::{Epoch, Timestamp};
 
@@ -26,9 +26,9 @@ struct Held {
 }
 
 impl Held {
-    fn of(job: &Job) -> Self {
+    fn of(spec: &JobSpec) -> Self {
         let mut held = Self { gpus_milli: 0, cpus_milli: 0, slots: 0 };
-        for role in &job.spec.roles {
+        for role in &spec.roles {
             let each = ResourceTotals::of(&role.template.spec);
             let count = i64::from(role.replicas);
             held.gpus_milli = held.gpus_milli.saturating_add(each.gpu_milli.saturating_mul(count));
@@ -41,7 +41,7 @@ impl Held {
 
 /// Books `held_ms` of all that the job holds, of which `lost_ms` were of no use.
 pub(crate) fn book(job: &Job, usage: &mut Usage, prices: Option<&Prices>, held_ms: i64, lost_ms: i64) {
-    let held = Held::of(job);
+    let held = Held::of(&job.spec);
     let lost_ms = lost_ms.clamp(0, held_ms.max(0));
     let time = |milli: i64, ms: i64| milli.saturating_mul(ms) / 1000;
     usage.gpu_ms = usage.gpu_ms.saturating_add(time(held.gpus_milli, held_ms));
@@ -63,6 +63,11 @@ fn cost_micros(held: Held, prices: &Prices, held_ms: i64) -> i64 {
     i64::try_from(cost).unwrap_or(i64::MAX)
 }
 
+/// What a job costs in an hour while it holds its resources, in millionths of the currency.
+pub fn price_per_hour_micros(spec: &JobSpec, prices: &Prices) -> i64 {
+    i64::try_from(per_hour_milli_micros(Held::of(spec), prices) / 1000).unwrap_or(i64::MAX)
+}
+
 /// Price of an hour in thousandths of a millionth.
 fn per_hour_milli_micros(held: Held, prices: &Prices) -> i128 {
     i128::from(held.gpus_milli) * i128::from(prices.gpu_hour_micros)
@@ -71,7 +76,7 @@ fn per_hour_milli_micros(held: Held, prices: &Prices) -> i128 {
 
 /// Time with resources held that has been booked, in milliseconds.
 pub(crate) fn booked_ms(job: &Job) -> i64 {
-    let slots = Held::of(job).slots;
+    let slots = Held::of(&job.spec).slots;
     if slots == 0 { 0 } else { job.status.usage.slot_ms / slots }
 }
 
@@ -91,7 +96,7 @@ pub(crate) fn runtime_limit_at(job: &Job) -> Option<Timestamp> {
 pub(crate) fn cost_limit_at(job: &Job, prices: Option<&Prices>) -> Option<Timestamp> {
     let limit = i128::from(job.spec.limits.cost_micros?);
     let since = unbooked_since(job)?;
-    let per_hour = per_hour_milli_micros(Held::of(job), prices?);
+    let per_hour = per_hour_milli_micros(Held::of(&job.spec), prices?);
     if per_hour <= 0 {
         return None;
     }

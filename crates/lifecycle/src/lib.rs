@@ -42,7 +42,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use account::Prices;
+pub use account::{Prices, price_per_hour_micros};
 pub use decide::decide;
 pub use facts::{ContainerExit, ContainerKind, PodFacts, PodPhase};
 pub use pods::{hosts, pod_for};

@@ -1,9 +1,9 @@
 //! The pod of a slot, and what its agent is told.
 
 use regatta_types::evidence::Checkpoint;
-use regatta_types::job::{Job, Launcher, Role, SlotPlacement};
-use regatta_types::launch::{Distributed, resolve};
-use regatta_types::pod::{LaunchSpec, Pod, ResourceTotals};
+use regatta_types::job::{Job, Role, SlotPlacement};
+use regatta_types::launch::of_role;
+use regatta_types::pod::{LaunchSpec, Pod};
 use regatta_types::{OwnerReference, Rank, SlotIndex, labels};
 
 /// Longest label of a host name, by RFC 1123.
@@ -18,35 +18,6 @@ pub fn hosts(job: &Job) -> Vec<String> {
 
 fn slots(job: &Job) -> impl Iterator<Item = (&Role, SlotIndex)> {
     job.spec.roles.iter().flat_map(|role| (0..role.replicas).map(move |slot| (role, SlotIndex(slot))))
-}
-
-/// How one role is started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct RoleLaunch {
-    launcher: Launcher,
-    /// Processes that the agent starts.
-    procs: u32,
-    /// Ranks in each slot, whoever starts them.
-    ranks: u32,
-}
-
-fn role_launch(job: &Job, role: &Role) -> RoleLaunch {
-    let container = role.template.spec.containers.first();
-    let argv: Vec<&str> =
-        container.into_iter().flat_map(|c| c.command.iter().chain(&c.args)).map(String::as_str).collect();
-    let gpus = u32::try_from(ResourceTotals::of(&role.template.spec).gpu_milli / 1000).unwrap_or(0);
-    let alone = gpus == 0 && role.procs_per_node.is_none() && job.slots() <= 1;
-    let launcher = resolve(job.spec.launcher, &argv, if alone { Distributed::No } else { Distributed::Yes });
-    // GPUs alone never multiply processes: a program that drives all of them by itself is as common as one per GPU.
-    match launcher {
-        Launcher::Torchrun => {
-            RoleLaunch { launcher, procs: 1, ranks: role.procs_per_node.unwrap_or(gpus).max(1) }
-        }
-        _ => {
-            let procs = role.procs_per_node.unwrap_or(1).max(1);
-            RoleLaunch { launcher, procs, ranks: procs }
-        }
-    }
 }
 
 /// The pod that holds `slot` in the current epoch of `job`.
@@ -91,14 +62,14 @@ pub fn pod_for(job: &Job, slot: &SlotPlacement) -> Pod {
 }
 
 fn launch_spec(job: &Job, role: &Role, slot: SlotIndex, resume: Option<Checkpoint>) -> LaunchSpec {
-    let own = role_launch(job, role);
+    let own = of_role(job, role);
     let mut first_rank = 0;
     let mut world_size: u32 = 0;
     for other in &job.spec.roles {
         if other.name == role.name {
             first_rank = world_size.saturating_add(slot.0.saturating_mul(own.ranks));
         }
-        world_size = world_size.saturating_add(role_launch(job, other).ranks.saturating_mul(other.replicas));
+        world_size = world_size.saturating_add(of_role(job, other).ranks.saturating_mul(other.replicas));
     }
     LaunchSpec {
         job: job.metadata.name.clone(),

@@ -127,17 +127,13 @@ pub(crate) fn accepted(job: &Job, now: Timestamp) -> (JobStatus, Vec<EventNote>,
     let message = "waits to be planned".to_owned();
     status.waiting = Some(Waiting { reason: WaitReason::NotPlanned, message, since: now });
     set_condition(&mut status, conditions::ADMITTED, Holds::Yes, "Accepted", "", now);
-    let gpus = job.spec.roles.iter().map(|role| {
-        let each = regatta_types::pod::ResourceTotals::of(&role.template.spec).gpu_milli / 1000;
-        each.saturating_mul(i64::from(role.replicas))
-    });
     let fact = RunFact::Submitted {
         user: job.metadata.labels.get(regatta_types::labels::USER).cloned().unwrap_or_default(),
         queue: job.queue().to_owned(),
         source: job.spec.source.clone(),
         env_names: env_names(job),
         slots: job.slots(),
-        gpus: gpus.fold(0, i64::saturating_add),
+        gpus: job.spec.gpus(),
     };
     let event = EventNote::normal(events::QUEUED, format!("waits in queue {}", job.queue()));
     (status, vec![event], vec![fact])

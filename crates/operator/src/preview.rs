@@ -5,7 +5,6 @@ use crate::core::{Core, Key};
 use crate::planning::{GangKey, gang_of_job};
 use regatta_planner::Preview;
 use regatta_types::job::{Job, JobPhase, JobSpec, SlotPlacement};
-use regatta_types::pod::ResourceTotals;
 use regatta_types::preview::{JobPreview, JobPreviewStatus, Verdict};
 use regatta_types::reason::WaitReason;
 use regatta_types::{Incarnation, ObjectMeta, Timestamp};
@@ -39,7 +38,7 @@ impl Core {
             ..meta.clone()
         };
         let gang = gang_of_job(&meta, spec);
-        let mut status = JobPreviewStatus { gpus: gpus(spec), ..JobPreviewStatus::default() };
+        let mut status = JobPreviewStatus { gpus: spec.gpus(), ..JobPreviewStatus::default() };
         let job = Job { metadata: meta, spec: spec.clone(), ..Job::default() };
         if let Err(refusal) = admission::check_new_job(&job) {
             status.verdict = Verdict::Refused;
@@ -74,7 +73,7 @@ impl Core {
     }
 
     fn preview_job(&self, job: &Job) -> JobPreviewStatus {
-        let mut status = JobPreviewStatus { gpus: gpus(&job.spec), ..JobPreviewStatus::default() };
+        let mut status = JobPreviewStatus { gpus: job.spec.gpus(), ..JobPreviewStatus::default() };
         if job.status.phase.holds_resources() {
             status.verdict = Verdict::Runs;
             status.placement.clone_from(&job.status.placement);
@@ -114,17 +113,7 @@ impl Core {
 
     fn price(&self, status: &mut JobPreviewStatus, spec: &JobSpec, node: Option<&str>) {
         let Some(prices) = node.and_then(|node| self.prices_on(node)) else { return };
-        let cpu_milli: i64 = totals(spec).map(|(count, each)| count * each.cpu_milli).sum();
-        let micros = status.gpus * prices.gpu_hour_micros + cpu_milli * prices.cpu_hour_micros / 1000;
-        status.price_per_hour_micros = Some(micros);
+        status.price_per_hour_micros = Some(regatta_lifecycle::price_per_hour_micros(spec, &prices));
         status.currency = Some(prices.currency);
     }
-}
-
-fn totals(spec: &JobSpec) -> impl Iterator<Item = (i64, ResourceTotals)> {
-    spec.roles.iter().map(|role| (i64::from(role.replicas), ResourceTotals::of(&role.template.spec)))
-}
-
-fn gpus(spec: &JobSpec) -> i64 {
-    totals(spec).map(|(count, each)| count * each.gpu_milli).sum::<i64>() / 1000
 }

@@ -427,6 +427,18 @@ pub struct Usage {
     pub currency: Option<String>,
 }
 
+impl JobSpec {
+    /// Whole GPUs over all slots.
+    pub fn gpus(&self) -> i64 {
+        let of = |role: &Role| {
+            crate::pod::ResourceTotals::of(&role.template.spec)
+                .gpus()
+                .saturating_mul(i64::from(role.replicas))
+        };
+        self.roles.iter().map(of).fold(0, i64::saturating_add)
+    }
+}
+
 impl Job {
     /// The queue it waits in.
     pub fn queue(&self) -> &str {

@@ -1,7 +1,39 @@
-//! The rule by which a launcher is chosen from a command. The operator applies it for jobs, the node runtime for pods
-//! whose launch facts leave it open.
+//! The rules by which a launcher is chosen from a command, and ranks are counted. The operator applies them for jobs, the
+//! node runtime for pods whose launch facts leave the launcher open, the command line to tell people which rank is where.
 
-use crate::job::Launcher;
+use crate::job::{Job, Launcher, Role};
+use crate::pod::ResourceTotals;
+
+/// How the slots of one role are started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoleLaunch {
+    /// Resolved; never `Auto`.
+    pub launcher: Launcher,
+    /// Processes that the agent starts in each slot.
+    pub procs: u32,
+    /// Ranks in each slot, whoever starts them.
+    pub ranks: u32,
+}
+
+/// How the slots of `role` in `job` are started. GPUs alone never multiply processes: a program that drives all of them by
+/// itself is as common as one per GPU.
+pub fn of_role(job: &Job, role: &Role) -> RoleLaunch {
+    let container = role.template.spec.containers.first();
+    let argv: Vec<&str> =
+        container.into_iter().flat_map(|c| c.command.iter().chain(&c.args)).map(String::as_str).collect();
+    let gpus = u32::try_from(ResourceTotals::of(&role.template.spec).gpus()).unwrap_or(0);
+    let alone = gpus == 0 && role.procs_per_node.is_none() && job.slots() <= 1;
+    let launcher = resolve(job.spec.launcher, &argv, if alone { Distributed::No } else { Distributed::Yes });
+    match launcher {
+        Launcher::Torchrun => {
+            RoleLaunch { launcher, procs: 1, ranks: role.procs_per_node.unwrap_or(gpus).max(1) }
+        }
+        _ => {
+            let procs = role.procs_per_node.unwrap_or(1).max(1);
+            RoleLaunch { launcher, procs, ranks: procs }
+        }
+    }
+}
 
 /// Whether a process is one of several, or has a GPU, so that it wants to know its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -558,6 +558,11 @@ pub struct ResourceTotals {
 }
 
 impl ResourceTotals {
+    /// Whole GPUs.
+    pub const fn gpus(&self) -> i64 {
+        self.gpu_milli / 1000
+    }
+
     /// What `spec` asks for, by the rule of Kubernetes: max(sum of containers, largest init container).
     pub fn of(spec: &PodSpec) -> Self {
         let one = |container: &Container| Self {

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::narrate;
 use crate::output::{Table, data, print};
 use crate::text::{age, count};
-use crate::verb::{events, ps::gpus};
+use crate::verb::events;
 use regatta_types::job::{Job, JobPhase};
 use regatta_types::reason::EndReason;
 use regatta_types::{Clock, SystemClock, Timestamp, labels};
@@ -59,7 +59,7 @@ fn fields(job: &Job, now: Timestamp) -> Vec<String> {
     field("Phase", status.phase.as_str());
     field("User", job.metadata.labels.get(labels::USER).map_or("", String::as_str));
     field("Queue", &format!("{} (priority {})", job.queue(), job.spec.priority));
-    field("Slots", &format!("{} ({} in all)", job.slots(), count(gpus(job), "GPU")));
+    field("Slots", &format!("{} ({} in all)", job.slots(), count(job.spec.gpus(), "GPU")));
     field("Command", &job.spec.source.command);
     let changed = job.spec.source.git_diff_hash.as_ref().map_or("", |_| " with uncommitted changes");
     field(

@@ -30,7 +30,7 @@ fn row(node: &Node, pods: &[Pod]) -> Vec<String> {
     let here = || pods.iter().filter(|pod| pod.spec.node_name.as_ref() == Some(name) && !pod.is_finished());
     let allocatable = &node.status.allocatable;
     let gpus = allocatable.units(labels::GPU_RESOURCE);
-    let used: i64 = here().map(|pod| pod.requests().gpu_milli / 1000).sum();
+    let used: i64 = here().map(|pod| pod.requests().gpus()).sum();
     let ready = node
         .status
         .conditions

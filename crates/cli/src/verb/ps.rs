@@ -57,7 +57,7 @@ fn row(job: &Job, scope: ListScope, now: Timestamp) -> Vec<String> {
         age(since(job), now),
         status.epoch.to_string(),
         job.slots().to_string(),
-        gpus(job).to_string(),
+        job.spec.gpus().to_string(),
         job.queue().to_owned(),
         job.metadata.labels.get(labels::USER).cloned().unwrap_or_default(),
         age(job.metadata.creation_timestamp, now),
@@ -75,14 +75,4 @@ fn since(job: &Job) -> Option<Timestamp> {
         JobPhase::Queued | JobPhase::Suspended => waits.or(status.queued_at),
         _ => attempt,
     }
-}
-
-/// GPUs in all.
-pub(crate) fn gpus(job: &Job) -> i64 {
-    let roles = job.spec.roles.iter();
-    let each = roles.map(|role| {
-        let gpus = regatta_types::pod::ResourceTotals::of(&role.template.spec).gpu_milli / 1000;
-        gpus.saturating_mul(i64::from(role.replicas))
-    });
-    each.fold(0, i64::saturating_add)
 }

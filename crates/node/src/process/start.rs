@@ -82,7 +82,7 @@ impl ProcessDriver {
     /// The pod's GPUs; none on a node that has none.
     fn take_devices(&self, pod: &Pod, uid: &Uid) -> Result<Option<Vec<Device>>, StartFailure> {
         let node = pod.spec.node_name.as_deref().unwrap_or_default();
-        let wanted = usize::try_from(pod.requests().gpu_milli / 1000).unwrap_or(0);
+        let wanted = usize::try_from(pod.requests().gpus()).unwrap_or(0);
         let mut ledger = lock(&self.ledger);
         if wanted == 0 && !ledger.has_devices(node) {
             return Ok(None);
