@@ -285,12 +285,10 @@ mod tests {
         let record = ExitRecord {
             epoch: Epoch(3),
             ranks: vec![end(2, ProcessEnd::Signaled(9))],
-            stop_requested: false,
-            oom_killed: false,
             last_step: Some(120),
             checkpoints: vec![Checkpoint { step: 100, path: "/c/ckpt-100.json".to_owned() }],
-            bad_checkpoints: vec![],
             stderr_tail: "Traceback\nValueError: \"x\"\n".to_owned(),
+            ..ExitRecord::default()
         };
         let message = termination_message("rank 2 was ended\nby SIGKILL", &record);
         assert!(message.starts_with("rank 2 was ended by SIGKILL\n{"));

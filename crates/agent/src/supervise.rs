@@ -335,7 +335,7 @@ impl<'a> Supervisor<'a> {
             let record = if is_ranked {
                 self.record(base, index, last_step)
             } else {
-                ExitRecord { epoch: self.epoch(), ..empty_record() }
+                ExitRecord { epoch: self.epoch(), ..ExitRecord::default() }
             };
             exits.push(self.containers[index].exit(record));
         }
@@ -366,7 +366,7 @@ impl<'a> Supervisor<'a> {
             last_step,
             checkpoints,
             bad_checkpoints: self.heard.bad_checkpoints.clone(),
-            ..empty_record()
+            ..ExitRecord::default()
         }
     }
 
@@ -385,7 +385,7 @@ impl<'a> Supervisor<'a> {
                 epoch: self.epoch(),
                 ranks: vec![RankEnd { rank: Rank(0), end, at: now }],
                 stop_requested: true,
-                ..empty_record()
+                ..ExitRecord::default()
             },
         }
     }
@@ -408,22 +408,9 @@ impl<'a> Supervisor<'a> {
             record: ExitRecord {
                 epoch: self.epoch(),
                 ranks: vec![RankEnd { rank: Rank(0), end, at: now }],
-                ..empty_record()
+                ..ExitRecord::default()
             },
         }
-    }
-}
-
-fn empty_record() -> ExitRecord {
-    ExitRecord {
-        epoch: regatta_types::Epoch(0),
-        ranks: Vec::new(),
-        stop_requested: false,
-        oom_killed: false,
-        last_step: None,
-        checkpoints: Vec::new(),
-        bad_checkpoints: Vec::new(),
-        stderr_tail: String::new(),
     }
 }
 

@@ -178,12 +178,7 @@ impl Toy {
         let mut record = ExitRecord {
             epoch: self.job.status.epoch,
             ranks: vec![RankEnd { rank: Rank(u32::try_from(index).unwrap()), end, at: self.now }],
-            stop_requested: false,
-            oom_killed: false,
-            last_step: None,
-            checkpoints: Vec::new(),
-            bad_checkpoints: Vec::new(),
-            stderr_tail: String::new(),
+            ..ExitRecord::default()
         };
         change(&mut record);
         let pod = &mut self.pods[index];

@@ -142,16 +142,7 @@ impl FakeDriver {
                 end: verdict.end,
                 reason: verdict.reason.to_owned(),
                 message: verdict.message,
-                record: ExitRecord {
-                    epoch: facts.epoch,
-                    ranks,
-                    stop_requested,
-                    oom_killed: false,
-                    last_step: None,
-                    checkpoints: Vec::new(),
-                    bad_checkpoints: Vec::new(),
-                    stderr_tail: String::new(),
-                },
+                record: ExitRecord { epoch: facts.epoch, ranks, stop_requested, ..ExitRecord::default() },
             }
         };
         PodExit {

@@ -34,15 +34,21 @@ pub(crate) fn running(pod: &Pod, started: &Started, pulses: &[ContainerPulse], n
     let all_run = is_running(pod, pulses);
     let phase = if all_run { "Running" } else { "Pending" };
     let ready = if all_run { Ready::Yes } else { Ready::No("ContainersNotReady") };
+    with_containers(pod, state, base(pod, Some(started), phase, ready, now))
+}
+
+/// `status` with the state of every container of the pod.
+fn with_containers(
+    pod: &Pod,
+    state: impl Fn(ContainerKind, &Container) -> ContainerStatus,
+    status: PodStatus,
+) -> PodStatus {
+    let all =
+        |kind, containers: &[Container]| containers.iter().map(|container| state(kind, container)).collect();
     PodStatus {
-        container_statuses: pod.spec.containers.iter().map(|c| state(ContainerKind::Main, c)).collect(),
-        init_container_statuses: pod
-            .spec
-            .init_containers
-            .iter()
-            .map(|c| state(ContainerKind::Init, c))
-            .collect(),
-        ..base(pod, Some(started), phase, ready, now)
+        container_statuses: all(ContainerKind::Main, &pod.spec.containers),
+        init_container_statuses: all(ContainerKind::Init, &pod.spec.init_containers),
+        ..status
     }
 }
 
@@ -73,12 +79,7 @@ pub(crate) fn failed_to_start(pod: &Pod, failure: &StartFailure, now: Timestamp)
     let record = ExitRecord {
         epoch: epoch(pod),
         ranks: vec![RankEnd { rank: Rank(0), end: failure.end, at: now }],
-        stop_requested: false,
-        oom_killed: false,
-        last_step: None,
-        checkpoints: Vec::new(),
-        bad_checkpoints: Vec::new(),
-        stderr_tail: String::new(),
+        ..ExitRecord::default()
     };
     let exit = ContainerExit {
         name: pod.spec.containers.first().map_or_else(String::new, |container| container.name.clone()),
@@ -144,16 +145,7 @@ fn exited(pod: &Pod, started: Option<&Started>, exit: &PodExit, now: Timestamp) 
     } else {
         ("Failed", Ready::No("PodFailed"))
     };
-    PodStatus {
-        container_statuses: pod.spec.containers.iter().map(|c| state(ContainerKind::Main, c)).collect(),
-        init_container_statuses: pod
-            .spec
-            .init_containers
-            .iter()
-            .map(|c| state(ContainerKind::Init, c))
-            .collect(),
-        ..base(pod, started, phase, ready, now)
-    }
+    with_containers(pod, state, base(pod, started, phase, ready, now))
 }
 
 fn terminated(exit: &ContainerExit) -> ContainerTerminated {
@@ -260,12 +252,8 @@ mod tests {
             record: ExitRecord {
                 epoch: Epoch(2),
                 ranks: vec![RankEnd { rank: Rank(0), end, at: NOW }],
-                stop_requested: false,
-                oom_killed: false,
                 last_step: Some(9),
-                checkpoints: vec![],
-                bad_checkpoints: vec![],
-                stderr_tail: String::new(),
+                ..ExitRecord::default()
             },
         }
     }

@@ -305,12 +305,9 @@ impl World {
         let record = ExitRecord {
             epoch,
             ranks: vec![RankEnd { rank: Rank(0), end, at: self.now }],
-            stop_requested: false,
-            oom_killed: false,
             last_step: Some(step),
             checkpoints: vec![Checkpoint { step, path: format!("/ckpt/ckpt-{step}.json") }],
-            bad_checkpoints: Vec::new(),
-            stderr_tail: String::new(),
+            ..ExitRecord::default()
         };
         ContainerTerminated {
             exit_code: end.exit_code(),

@@ -57,7 +57,7 @@ pub struct RankEnd {
 ///
 /// It travels to the operator as the second line of the container's termination message, at most
 /// [`EXIT_RECORD_BYTES_MAX`] bytes; ranks beyond those that fit are left out, first failures first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExitRecord {
     /// Epoch in which the ranks ran.
