@@ -12,12 +12,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use regatta_apiserver::{
-    Authenticator, Engine, ExecOptions, ExecSession, HttpOptions, LogOptions, PodBackend, Registry, pki,
-    router, serve,
+    Authenticator, Engine, ExecSession, HttpOptions, PodBackend, Registry, pki, router, serve,
 };
 use regatta_kit::{ApiError, Cluster, Object};
 use regatta_store::{Body, Expect, Key, Store, Write};
 use regatta_types::seed::Seed;
+use regatta_types::streams::{ExecRequest, LogRequest};
 use regatta_types::{Clock, SystemClock, resource};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -135,11 +135,11 @@ impl PodBackend for NoPods {
         &self,
         _: &str,
         _: &str,
-        _: LogOptions,
+        _: LogRequest,
     ) -> Result<BoxStream<'static, Result<Bytes, ApiError>>, ApiError> {
         Err(ApiError::internal("no pods here".to_owned()))
     }
-    async fn exec(&self, _: &str, _: &str, _: ExecOptions) -> Result<ExecSession, ApiError> {
+    async fn exec(&self, _: &str, _: &str, _: ExecRequest) -> Result<ExecSession, ApiError> {
         Err(ApiError::internal("no pods here".to_owned()))
     }
 }

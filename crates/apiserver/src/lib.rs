@@ -42,7 +42,7 @@ pub use engine::Engine;
 pub use engine::events::{EVENT_TTL_MS, EVENTS_MAX};
 pub use http::{HttpOptions, router, serve};
 pub use pki::TlsConfig;
-pub use pods::{ExecOptions, ExecSession, LogOptions, PodBackend, TerminalSize};
+pub use pods::{ExecSession, PodBackend};
 pub use registry::{Kind, Registry};
 pub use schema::of as schema_of;
 pub use virtuals::{VirtualDescriptor, VirtualRequest, VirtualResource, VirtualResponse};

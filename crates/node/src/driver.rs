@@ -1,12 +1,13 @@
 //! The line between deciding and doing: whoever starts, stops and observes pods.
 
-use crate::api::{ExecProcess, ExecRequest};
+use crate::api::ExecProcess;
 use crate::error::Error;
 use async_trait::async_trait;
 use regatta_agent::exit::PodExit;
 use regatta_agent::protocol::ContainerPulse;
 use regatta_types::evidence::ProcessEnd;
 use regatta_types::pod::Pod;
+use regatta_types::streams::ExecRequest;
 use regatta_types::{Timestamp, Uid};
 use std::sync::Arc;
 

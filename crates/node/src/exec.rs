@@ -1,10 +1,11 @@
 //! Commands beside pods: starts the agent's `exec`, and carries bytes to and fro.
 
-use crate::api::{ExecProcess, ExecRequest, WindowSize};
+use crate::api::ExecProcess;
 use crate::error::Error;
 use crate::readiness;
 use bytes::Bytes;
 use regatta_agent::process;
+use regatta_types::streams::{ExecRequest, TerminalSize};
 use rustix::process::Signal;
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -165,7 +166,7 @@ fn with_terminal(child: Child, master: OwnedFd, pod: &str, request: &ExecRequest
             }
         }
     });
-    let (resize, mut sizes) = mpsc::channel::<WindowSize>(1);
+    let (resize, mut sizes) = mpsc::channel::<TerminalSize>(1);
     tokio::spawn(async move {
         while let Some(size) = sizes.recv().await {
             let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };

@@ -1,7 +1,7 @@
 //! A driver without processes: pods run for a while that a script says, and end as it says. For tests and simulation; time
 //! is whatever the given sleep makes of it.
 
-use crate::api::{ExecProcess, ExecRequest};
+use crate::api::ExecProcess;
 use crate::driver::{Adopted, Driver, Fact, Observation, PodEnd, StartFailure, Started};
 use crate::error::Error;
 use crate::runtime::lock;
@@ -11,6 +11,7 @@ use regatta_agent::protocol::{ContainerKind, ContainerPulse};
 use regatta_kit::informer::Sleep;
 use regatta_types::evidence::{ExitRecord, ProcessEnd, RankEnd};
 use regatta_types::pod::{LaunchSpec, Pod};
+use regatta_types::streams::ExecRequest;
 use regatta_types::{Clock, Rank, Uid, labels};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};

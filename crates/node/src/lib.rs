@@ -39,8 +39,6 @@ mod registration;
 mod runtime;
 mod status;
 
-pub use api::{
-    ExecProcess, ExecRequest, Gpus, LogRequest, NetworkMode, NodeCount, NodeFacts, NodeOptions, WindowSize,
-};
+pub use api::{ExecProcess, Gpus, NetworkMode, NodeCount, NodeFacts, NodeOptions};
 pub use error::Error;
 pub use runtime::NodeRuntime;

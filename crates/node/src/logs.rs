@@ -9,12 +9,12 @@ pub(crate) use place::LogPlace;
 pub(crate) use prune::prune;
 
 use crate::actor::Progress;
-use crate::api::LogRequest;
 use crate::error::Error;
 use crate::readiness;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use merge::Merge;
+use regatta_types::streams::LogRequest;
 use rustix::fs::inotify;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -13,7 +13,7 @@ mod sweep;
 mod validation;
 mod volumes;
 
-use crate::api::{ExecProcess, ExecRequest, Gpus, NodeFacts, NodeOptions};
+use crate::api::{ExecProcess, Gpus, NodeFacts, NodeOptions};
 use crate::cgroups::Cgroups;
 use crate::driver::{Adopted, Driver, Fact, Lost, Observation, PodEnd, StartFailure, Started};
 use crate::error::Error;
@@ -36,6 +36,7 @@ use regatta_agent::protocol::AgentReport;
 use regatta_agent::spec::{JobIdentity, StopRequest};
 use regatta_kit::Cluster;
 use regatta_types::pod::Pod;
+use regatta_types::streams::ExecRequest;
 use regatta_types::{Clock, Uid};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::{BTreeMap, BTreeSet};

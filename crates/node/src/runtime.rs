@@ -1,7 +1,7 @@
 //! The runtime: from the API's pods to one actor each, and back from the driver's observations.
 
 use crate::actor::{Actor, Progress, Seen, Shared};
-use crate::api::{ExecProcess, ExecRequest, LogRequest, NodeFacts, NodeOptions};
+use crate::api::{ExecProcess, NodeFacts, NodeOptions};
 use crate::driver::{Adopted, Driver, Fact, Observation};
 use crate::error::Error;
 use crate::layout::Layout;
@@ -14,6 +14,7 @@ use regatta_agent::protocol::AgentReport;
 use regatta_kit::informer::Sleep;
 use regatta_kit::{Informer, InformerEvent, ListOptions, Object};
 use regatta_types::pod::Pod;
+use regatta_types::streams::{ExecRequest, LogRequest};
 use regatta_types::{Uid, resource};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

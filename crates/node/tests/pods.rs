@@ -12,9 +12,10 @@ mod support;
 use libtest_mimic::{Arguments, Failed, Trial};
 use regatta_agent::exit::parse_termination_message;
 use regatta_agent::process;
-use regatta_node::{ExecRequest, Gpus, LogRequest, NetworkMode, WindowSize};
+use regatta_node::{Gpus, NetworkMode};
 use regatta_types::evidence::ProcessEnd;
 use regatta_types::pod::{ContainerTerminated, Pod};
+use regatta_types::streams::{ExecRequest, LogRequest, TerminalSize};
 use regatta_types::{Uid, resource};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -538,7 +539,7 @@ fn commands_have_terminals() {
             ..ExecRequest::default()
         };
         let process = node.node.exec("default", "host", request).await.unwrap();
-        process.resize.as_ref().unwrap().send(WindowSize { columns: 132, rows: 43 }).await.unwrap();
+        process.resize.as_ref().unwrap().send(TerminalSize { columns: 132, rows: 43 }).await.unwrap();
         let mut stdout = process.stdout.unwrap();
         let first = stdout.recv().await.unwrap();
         assert!(first.starts_with(b"terminal"), "{first:?}");

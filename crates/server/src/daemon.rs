@@ -222,7 +222,7 @@ impl Daemon {
             node: CancellationToken::new(),
         };
         let (tls, authenticator) = access(&dir, address)?;
-        let pods = Arc::new(LocalPods { node: node.clone(), clock });
+        let pods = Arc::new(LocalPods { node: node.clone() });
         let http_options = HttpOptions {
             pods: pods.clone(),
             virtuals: vec![

@@ -4,10 +4,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use regatta_apiserver::{ExecOptions, ExecSession, LogOptions, PodBackend, TerminalSize};
+use regatta_apiserver::{ExecSession, PodBackend};
 use regatta_kit::ApiError;
-use regatta_node::{ExecRequest, LogRequest, NodeRuntime, WindowSize};
-use regatta_types::{Clock, Timestamp, Uid};
+use regatta_node::NodeRuntime;
+use regatta_types::Uid;
+use regatta_types::streams::{ExecRequest, LogRequest};
 use std::sync::Arc;
 
 /// Which log, and which part of it.
@@ -19,22 +20,8 @@ pub struct LogOf {
     pub pod: String,
     /// Its uid, when the pod object may be gone.
     pub uid: Option<Uid>,
-    /// Container; the only one when none.
-    pub container: Option<String>,
-    /// Global rank; all ranks of the pod when none.
-    pub rank: Option<u32>,
-    /// Whether to go on as lines appear.
-    pub follow: bool,
-    /// Whether to read the run before the last restart.
-    pub previous: bool,
-    /// Only the last lines.
-    pub tail_lines: Option<u64>,
-    /// Only lines from this time on.
-    pub since_time: Option<Timestamp>,
-    /// Whether each line starts with its time.
-    pub timestamps: bool,
-    /// Stop after so many bytes.
-    pub limit_bytes: Option<u64>,
+    /// Which part.
+    pub request: LogRequest,
 }
 
 /// Where logs come from.
@@ -48,26 +35,14 @@ pub trait PodLogs: Send + Sync {
 pub struct LocalPods {
     /// The runtime.
     pub node: Arc<NodeRuntime>,
-    /// The time.
-    pub clock: Arc<dyn Clock>,
 }
 
 #[async_trait]
 impl PodLogs for LocalPods {
     async fn open(&self, log: LogOf) -> Result<BoxStream<'static, Result<Bytes, ApiError>>, ApiError> {
-        let request = LogRequest {
-            container: log.container,
-            rank: log.rank,
-            follow: log.follow,
-            previous: log.previous,
-            tail_lines: log.tail_lines,
-            since_time: log.since_time,
-            timestamps: log.timestamps,
-            limit_bytes: log.limit_bytes,
-        };
         let stream = self
             .node
-            .logs(&log.namespace, &log.pod, log.uid, request)
+            .logs(&log.namespace, &log.pod, log.uid, log.request)
             .await
             .map_err(|error| to_api_error(&error))?;
         let pod = log.pod;
@@ -84,54 +59,19 @@ impl PodBackend for LocalPods {
         &self,
         namespace: &str,
         pod: &str,
-        options: LogOptions,
+        request: LogRequest,
     ) -> Result<BoxStream<'static, Result<Bytes, ApiError>>, ApiError> {
-        let since =
-            options.since_seconds.map(|seconds| self.clock.now().plus_ms(seconds.saturating_mul(-1000)));
-        self.open(LogOf {
-            namespace: namespace.to_owned(),
-            pod: pod.to_owned(),
-            uid: None,
-            container: options.container,
-            rank: None,
-            follow: options.follow,
-            previous: options.previous,
-            tail_lines: options.tail_lines,
-            since_time: options.since_time.or(since),
-            timestamps: options.timestamps,
-            limit_bytes: options.limit_bytes,
-        })
-        .await
+        self.open(LogOf { namespace: namespace.to_owned(), pod: pod.to_owned(), uid: None, request }).await
     }
 
-    async fn exec(&self, namespace: &str, pod: &str, options: ExecOptions) -> Result<ExecSession, ApiError> {
-        let request = ExecRequest {
-            container: options.container,
-            command: options.command,
-            stdin: options.stdin,
-            stdout: options.stdout,
-            stderr: options.stderr,
-            tty: options.tty,
-            rank: None,
-        };
+    async fn exec(&self, namespace: &str, pod: &str, request: ExecRequest) -> Result<ExecSession, ApiError> {
         let process = self.node.exec(namespace, pod, request).await.map_err(|error| to_api_error(&error))?;
-        let resize = process.resize.map(|sizes| {
-            let (sender, mut receiver) = tokio::sync::mpsc::channel::<TerminalSize>(1);
-            tokio::spawn(async move {
-                while let Some(size) = receiver.recv().await {
-                    if sizes.send(WindowSize { columns: size.width, rows: size.height }).await.is_err() {
-                        return;
-                    }
-                }
-            });
-            sender
-        });
         let exit = process.exit;
         Ok(ExecSession {
             stdin: process.stdin,
             stdout: process.stdout,
             stderr: process.stderr,
-            resize,
+            resize: process.resize,
             exit: Box::pin(async move { exit.await.map_err(|error| to_api_error(&error)) }),
         })
     }

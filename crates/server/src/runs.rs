@@ -16,6 +16,7 @@ use regatta_operator::{RunKey, RunLog};
 use regatta_store::append_log::AppendLog;
 use regatta_types::evidence::Progress;
 use regatta_types::run_record::{RunEntry, RunFact};
+use regatta_types::streams::LogRequest;
 use regatta_types::{Clock, Epoch, Scope, Timestamp, Uid};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -377,12 +378,14 @@ impl RunsApi {
                 namespace: run.namespace.clone(),
                 pod: (*pod).clone(),
                 uid: Some(Uid((*uid).clone())),
-                container: query.get("container").cloned(),
-                rank: rank.map(|rank| u32::try_from(rank).unwrap_or(u32::MAX)),
-                follow: flag("follow"),
-                tail_lines: number("tailLines")?,
-                timestamps: flag("timestamps"),
-                ..LogOf::default()
+                request: LogRequest {
+                    container: query.get("container").cloned(),
+                    rank: rank.map(|rank| u32::try_from(rank).unwrap_or(u32::MAX)),
+                    follow: flag("follow"),
+                    tail_lines: number("tailLines")?,
+                    timestamps: flag("timestamps"),
+                    ..LogRequest::default()
+                },
             })
             .await?;
         Ok(VirtualResponse::Stream(stream))

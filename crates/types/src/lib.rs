@@ -32,6 +32,7 @@ pub mod reason;
 pub mod resource;
 pub mod run_record;
 pub mod seed;
+pub mod streams;
 pub mod time;
 
 pub use clock::{Clock, SystemClock};

@@ -5,12 +5,13 @@
 
 use super::{App, Call};
 use crate::error::{bad_request, to_status};
-use crate::pods::{ExecOptions, ExecSession, TerminalSize};
+use crate::pods::ExecSession;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use regatta_kit::ApiError;
+use regatta_types::streams::{ExecRequest, TerminalSize};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -42,19 +43,20 @@ pub(super) async fn answer(
     Ok(upgrade.on_upgrade(move |socket| run(socket, session)))
 }
 
-fn options(call: &Call) -> Result<ExecOptions, ApiError> {
+fn options(call: &Call) -> Result<ExecRequest, ApiError> {
     let query = &call.query;
     let command: Vec<String> = query.all("command").map(str::to_owned).collect();
     if command.is_empty() {
         return Err(bad_request("you must specify at least 1 command for the container"));
     }
-    let options = ExecOptions {
+    let options = ExecRequest {
         container: query.get("container").map(str::to_owned),
         command,
         stdin: query.is_set("stdin"),
         stdout: query.is_set("stdout"),
         stderr: query.is_set("stderr"),
         tty: query.is_set("tty"),
+        rank: None,
     };
     if !options.stdin && !options.stdout && !options.stderr {
         return Err(bad_request("you must specify at least one of stdin, stdout, stderr"));
@@ -150,7 +152,7 @@ fn message(channel: u8, data: &[u8]) -> Message {
 fn terminal_size(data: &[u8]) -> Option<TerminalSize> {
     let size: Value = serde_json::from_slice(data).ok()?;
     let number = |name: &str| size[name].as_u64().and_then(|n| u16::try_from(n).ok());
-    Some(TerminalSize { width: number("Width")?, height: number("Height")? })
+    Some(TerminalSize { columns: number("Width")?, rows: number("Height")? })
 }
 
 fn exit_status(exit: &Result<i32, ApiError>) -> Value {
@@ -176,7 +178,7 @@ mod tests {
         assert_eq!(exit_status(&Err(bad_request("no")))["code"], 400);
         assert_eq!(
             terminal_size(br#"{"Width":80,"Height":24}"#),
-            Some(TerminalSize { width: 80, height: 24 })
+            Some(TerminalSize { columns: 80, rows: 24 })
         );
         assert_eq!(terminal_size(b"{}"), None);
     }

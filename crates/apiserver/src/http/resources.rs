@@ -9,7 +9,6 @@ use crate::engine::write::Part;
 use crate::engine::{DryRun, FieldValidation, WriteOptions, Written, key_of};
 use crate::error::{bad_request, method_not_allowed, no_such_resource, refuse};
 use crate::patch::PatchType;
-use crate::pods::LogOptions;
 use crate::registry::{Kind, StatusRule, StrategicMerge};
 use crate::selector::Selector;
 use axum::body::{Body, Bytes};
@@ -17,6 +16,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::TryStreamExt;
 use regatta_kit::ApiError;
+use regatta_types::streams::LogRequest;
 use regatta_types::{Timestamp, resource};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -292,7 +292,7 @@ async fn pod_subresource(
     match (subresource, &call.method) {
         ("log", &Method::GET) => {
             app.engine.get_entry(kind, Some(namespace), name)?;
-            let stream = app.pods.logs(namespace, name, log_options(&call)?).await?;
+            let stream = app.pods.logs(namespace, name, log_request(&call, app.engine.clock.now())?).await?;
             let body = Body::from_stream(stream.map_err(std::io::Error::other));
             Ok(([(header::CONTENT_TYPE, "text/plain")], body).into_response())
         }
@@ -321,19 +321,21 @@ async fn pod_subresource(
     }
 }
 
-fn log_options(call: &Call) -> Result<LogOptions, ApiError> {
+fn log_request(call: &Call, now: Timestamp) -> Result<LogRequest, ApiError> {
     let query = &call.query;
     let since_time = query.get("sinceTime").map(|text| {
         Timestamp::parse(text)
             .ok_or_else(|| bad_request(format!("sinceTime={text:?} is not an RFC 3339 time")))
     });
-    Ok(LogOptions {
+    let since_seconds = query.number::<i64>("sinceSeconds")?;
+    let since = since_seconds.map(|seconds| now.plus_ms(seconds.saturating_mul(-1000)));
+    Ok(LogRequest {
         container: query.get("container").map(str::to_owned),
         follow: query.is_set("follow"),
         previous: query.is_set("previous"),
         tail_lines: query.number("tailLines")?,
-        since_seconds: query.number("sinceSeconds")?,
-        since_time: since_time.transpose()?,
+        rank: None,
+        since_time: since_time.transpose()?.or(since),
         timestamps: query.is_set("timestamps"),
         limit_bytes: query.number("limitBytes")?,
     })

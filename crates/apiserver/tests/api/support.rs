@@ -7,12 +7,11 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use http_body_util::BodyExt;
-use regatta_apiserver::{
-    Authenticator, Engine, ExecOptions, ExecSession, HttpOptions, LogOptions, PodBackend, Registry, router,
-};
+use regatta_apiserver::{Authenticator, Engine, ExecSession, HttpOptions, PodBackend, Registry, router};
 use regatta_kit::{ApiError, Cluster, DeleteOptions, ListOptions, Object, WatchEvent, WatchStream};
 use regatta_store::Store;
 use regatta_types::seed::Seed;
+use regatta_types::streams::{ExecRequest, LogRequest};
 use regatta_types::{Clock, ObjectRef, Resource, Timestamp, Uid, resource};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -125,7 +124,7 @@ impl PodBackend for EchoPods {
         &self,
         _: &str,
         pod: &str,
-        options: LogOptions,
+        options: LogRequest,
     ) -> Result<BoxStream<'static, Result<Bytes, ApiError>>, ApiError> {
         let lines: Vec<String> = (1..=3).map(|n| format!("{pod} line {n}\n")).collect();
         let skip =
@@ -135,7 +134,7 @@ impl PodBackend for EchoPods {
     }
 
     /// `cat` gives its input back, `exit N` exits, anything else is printed.
-    async fn exec(&self, _: &str, _: &str, options: ExecOptions) -> Result<ExecSession, ApiError> {
+    async fn exec(&self, _: &str, _: &str, options: ExecRequest) -> Result<ExecSession, ApiError> {
         let (stdout, output) = mpsc::channel(8);
         let (stdin, mut input) = mpsc::channel::<Bytes>(8);
         let command = options.command;

@@ -1,10 +1,10 @@
 //! The logs of a container's ranks as one, ordered by time, as the reader wants it.
 
 use super::rank_file::{self, Line, RankFile};
-use crate::api::LogRequest;
 use crate::error::Error;
 use bytes::Bytes;
 use regatta_agent::log_line::time_text;
+use regatta_types::streams::LogRequest;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
 //! Where the log of a container is.
 
 use crate::actor::Progress;
-use crate::api::LogRequest;
 use crate::error::Error;
 use crate::layout::Layout;
 use regatta_types::Uid;
 use regatta_types::pod::Pod;
+use regatta_types::streams::LogRequest;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::watch;
