@@ -2,7 +2,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
     clippy::print_stdout,
     reason = "these are tests; the lints know only those of the standard harness"
 )]
@@ -23,6 +22,8 @@ use regatta_types::evidence::ProcessEnd::{Exited, NotStarted, Signaled};
 use regatta_types::job::Launcher;
 use regatta_types::pod::LaunchSpec;
 use regatta_types::{Rank, Uid};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, WatchFlags};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -164,8 +165,7 @@ impl Pod {
 
     /// Waits until the pod has made this file: its processes say so themselves.
     fn wait_for(&self, name: &str) {
-        let path = self.path(name);
-        wait_until(|| path.exists(), &format!("{name} appears"));
+        wait_path(&self.path(name));
     }
 
     fn log(&self, container: &str, file: &str) -> String {
@@ -175,14 +175,19 @@ impl Pod {
     }
 }
 
-fn wait_until(condition: impl Fn() -> bool, what: &str) {
-    for _ in 0..3_000 {
-        if condition() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
+/// Waits until a path is there, looking again whenever something comes into its directory.
+fn wait_path(path: &Path) {
+    let changes = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
+    let directory = path.parent().unwrap();
+    inotify::add_watch(&changes, directory, WatchFlags::CREATE | WatchFlags::MOVED_TO).unwrap();
+    // Ends what hangs, and nothing else.
+    let deadline = Timespec { tv_sec: 60, tv_nsec: 0 };
+    while !path.exists() {
+        let ready =
+            rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&changes, PollFlags::IN)], Some(&deadline)));
+        assert_eq!(ready, Ok(1), "{} never appeared", path.display());
+        rustix::io::read(&changes, &mut [0_u8; 4096]).unwrap();
     }
-    panic!("{what}: not within 30 s");
 }
 
 fn marked(uid: &str) -> Vec<u32> {
@@ -526,7 +531,7 @@ fn commands_run_beside_a_rank() {
     let mut agent = pod.start();
     pod.wait_for("up-0");
     pod.wait_for("up-1");
-    wait_until(|| pod.path("ranks.json").exists(), "the ranks are listed");
+    wait_path(&pod.path("ranks.json"));
     let beside = |args: &[&str]| {
         let mut command = pod.command();
         command.args(["exec", "--dir"]).arg(pod.dir.path()).args(args).output().unwrap()

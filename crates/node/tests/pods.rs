@@ -23,7 +23,7 @@ use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::ExitCode;
-use support::{World, container, run, script, slot, wait_path};
+use support::{World, container, is_empty, run, script, slot, until, wait_ended, wait_path};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -158,9 +158,7 @@ fn deletion_ends_the_whole_tree() {
         world.delete("stubborn", 1).await;
         world.wait_gone("stubborn").await;
         assert_eq!(marked(&uid), Vec::<u32>::new(), "an object that is gone has no processes");
-        while dir.exists() {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+        until(&world.path("data/pods"), || !dir.exists()).await;
         node.finish(&world).await;
     });
 }
@@ -329,9 +327,7 @@ fn jobs_have_networks_of_their_own() {
             world.delete(name, 0).await;
         }
         let networks = world.path("data/net");
-        while std::fs::read_dir(&networks).unwrap().count() > 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+        until(&networks, || is_empty(&networks)).await;
         node.finish(&world).await;
     });
 }
@@ -508,9 +504,7 @@ fn commands_run_beside() {
         let pid: u32 =
             String::from_utf8(stdout.recv().await.unwrap().to_vec()).unwrap().trim().parse().unwrap();
         drop(process.exit);
-        while process::stat(pid).is_ok_and(|stat| !stat.is_zombie()) {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+        wait_ended(pid).await;
 
         let wrong = ExecRequest { container: Some("other".to_owned()), ..request(&["true"]) };
         let error = node.node.exec("default", "host", wrong).await.unwrap_err();
@@ -651,18 +645,15 @@ fn pods_without_objects_go() {
         let forced = world.wait_phase("forced", "Running").await.metadata.uid();
         let unseen = world.wait_phase("unseen", "Running").await.metadata.uid();
         world.delete("forced", 0).await;
-        let gone = |uid: &Uid| !world.path("data/pods").join(uid.as_str()).exists();
-        while !gone(&forced) {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+        let pods = world.path("data/pods");
+        let gone = |uid: &Uid| !pods.join(uid.as_str()).exists();
+        until(&pods, || gone(&forced)).await;
         assert_eq!(marked(&forced), Vec::<u32>::new());
         node.stop().await;
         world.delete("unseen", 0).await;
         assert!(!marked(&unseen).is_empty());
         let node = world.start().await;
-        while !gone(&unseen) {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+        until(&pods, || gone(&unseen)).await;
         assert_eq!(marked(&unseen), Vec::<u32>::new());
         node.finish(&world).await;
     });

@@ -36,7 +36,8 @@ pub fn wait_gone(pid: u32) {
     let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return };
     let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else { return };
     let deadline = rustix::time::Timespec { tv_sec: crate::DEADLINE_S.cast_signed(), tv_nsec: 0 };
-    let ready = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&deadline));
+    let ready =
+        rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&deadline)));
     assert_eq!(ready, Ok(1), "process {pid:?} never ended");
 }
 

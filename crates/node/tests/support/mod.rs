@@ -10,9 +10,12 @@ use regatta_node::{Gpus, NetworkMode, NodeCount, NodeOptions, NodeRuntime};
 use regatta_types::pod::Pod;
 use regatta_types::streams::LogRequest;
 use regatta_types::{SystemClock, Uid, resource};
-use rustix::process::Signal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, WatchFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::{Value, json};
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,10 +120,43 @@ impl Drop for World {
     }
 }
 
-pub(crate) async fn wait_path(path: &Path) {
-    while !path.exists() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+/// Waits until `holds`, looking again whenever something comes into `directory` or leaves it.
+pub(crate) async fn until(directory: &Path, holds: impl Fn() -> bool) {
+    let changes =
+        Arc::new(inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap());
+    let kinds = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVED_TO | WatchFlags::MOVED_FROM;
+    inotify::add_watch(&changes, directory, kinds).unwrap();
+    while !holds() {
+        readable(changes.clone()).await;
+        while rustix::io::read(&changes, &mut [0_u8; 4096]).is_ok() {}
     }
+}
+
+/// Waits until a descriptor has something to read.
+async fn readable(descriptor: Arc<OwnedFd>) {
+    // Ends what hangs, and nothing else.
+    let deadline = Timespec { tv_sec: 60, tv_nsec: 0 };
+    let wait = move || {
+        // Children end all the time, and each tells so by a signal.
+        rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&deadline)))
+    };
+    assert_eq!(tokio::task::spawn_blocking(wait).await.unwrap(), Ok(1), "nothing happened");
+}
+
+pub(crate) async fn wait_path(path: &Path) {
+    until(path.parent().unwrap(), || path.exists()).await;
+}
+
+/// Waits until a process has ended. One that is not there has.
+pub(crate) async fn wait_ended(pid: u32) {
+    let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return };
+    if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
+        readable(Arc::new(process)).await;
+    }
+}
+
+pub(crate) fn is_empty(directory: &Path) -> bool {
+    std::fs::read_dir(directory).unwrap().count() == 0
 }
 
 impl Running {
@@ -130,9 +166,8 @@ impl Running {
             world.delete(&name, 0).await;
         }
         for directory in ["data/pods", "data/net"] {
-            while std::fs::read_dir(world.path(directory)).unwrap().count() > 0 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            let directory = world.path(directory);
+            until(&directory, || is_empty(&directory)).await;
         }
         self.stop().await;
     }
